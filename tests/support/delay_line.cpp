@@ -131,7 +131,7 @@ void DelayLine::run(const std::stop_token& stop) {
       const auto wants = [&](const Pipe& in, const Pipe& out) {
         return static_cast<short>(in.wants(now, true) | out.wants(now, false));
       };
-      // An end that is asked for nothing would tell of its hang-up again and again.
+      // poll() would report the hang-up of an end without events again and again.
       if (const short events = wants(each.there, each.back); events != 0)
         ends.push_back({.fd = each.a.get(), .events = events, .revents = 0});
       if (const short events = wants(each.back, each.there); events != 0)

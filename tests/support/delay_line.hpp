@@ -1,10 +1,10 @@
-// tests/support/delay_line.hpp - TCP connections whose bytes take a while: a thread accepts them,
-// connects on, and holds what comes.
+// tests/support/delay_line.hpp - delays TCP connections: a thread accepts them, connects to the
+// target, and keeps bytes for a while.
 //
-// This stands for distance, of which this kernel has no model (netem).
-// Threads: any thread; its own does the work and is joined by the destructor.
-// `tap` is called by that thread, with what has come from either side; it may change it.
-// Invariants: of each connection and direction it holds kMax bytes at most; then it reads no more.
+// This simulates distance, for which this kernel has no model (netem).
+// Threads: any thread; its own thread does the work and is joined by the destructor. That thread
+// calls `tap` with the bytes from either side, which it may change.
+// Invariants: it keeps kMax bytes at most of each connection and direction, then reads no more.
 #pragma once
 
 #include <atomic>

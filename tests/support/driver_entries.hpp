@@ -1,7 +1,7 @@
 // tests/support/driver_entries.hpp - entries of the driver that tests call and the library does
 // not.
 //
-// Asked of the driver that the library uses, which stays loaded, as the library's table needs it.
+// They belong to the driver that the library uses, which stays loaded for the library's table.
 // Threads: any thread.
 #pragma once
 

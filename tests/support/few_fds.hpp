@@ -72,7 +72,8 @@ class FewFds {
       taken_.push_back(std::move(next));
     }
   }
-  std::vector<base::Fd> taken_;  // given back after the limit is: there is room for all at once
+  // closed after the limit is restored, so there is room for all at once
+  std::vector<base::Fd> taken_;
   const Limit limit_;
   const std::size_t spare_;
 };

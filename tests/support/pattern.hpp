@@ -12,7 +12,7 @@
 
 namespace linkspan::test {
 
-/// `bytes` bytes at `offset` ought to be what memory full of `seed` holds at `from`.
+/// Expects `bytes` bytes at `offset` to be what memory with the pattern of `seed` has at `from`.
 struct Expected {
   std::uint64_t offset = 0, seed = 0, from = 0, bytes = 0;
 };

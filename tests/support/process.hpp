@@ -1,4 +1,4 @@
-// tests/support/process.hpp - a second process of the same test program, and what is said to it.
+// tests/support/process.hpp - a second process of the same test program, and calls to it.
 //
 // The child has the hidden verb --helper=NAME; it must answer "ok" before anything else. A Line
 // then carries calls (JSON and descriptors, answered in order) and messages (bytes and descriptors,

@@ -1,4 +1,4 @@
-// tests/support/raw_peer.hpp - a peer of an Engine that speaks frames by hand and keeps no rules.
+// tests/support/raw_peer.hpp - a peer of an Engine that sends frames by hand and checks no rules.
 //
 // Threads: externally synchronised.
 #pragma once

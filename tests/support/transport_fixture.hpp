@@ -31,7 +31,7 @@ using transport::Batch, transport::Capabilities, transport::Channel, transport::
     transport::CompletionSink, transport::Endpoint, transport::Mapping, transport::PollHint,
     transport::Transport;
 
-/// A region in the midst of an allocation of some end, and what the whole of that ought to hold.
+/// A region inside an allocation of some end, with the expected contents of the allocation.
 class Memory {
  public:
   static constexpr std::uint64_t kBytes = (1u << 20) + (1u << 18);  // offsets beyond 1 MiB

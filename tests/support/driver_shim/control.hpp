@@ -1,8 +1,8 @@
-// tests/support/driver_shim/control.hpp - how a test orders errors, delays and bans of the shim
-// that this process runs over, and reads what was made and not given back.
+// tests/support/driver_shim/control.hpp - orders errors, delays and bans from the shim that this
+// process runs over, and reads which objects were created and not destroyed.
 //
 // counts.hpp counts calls.
-// Threads: any thread; Own is of the thread that made it.
+// Threads: any thread; an Own belongs to the thread that made it.
 #pragma once
 
 #include <dlfcn.h>

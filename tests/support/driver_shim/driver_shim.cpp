@@ -1,11 +1,11 @@
 // tests/support/driver_shim/driver_shim.cpp - counts the driver calls of a process, over any
-// driver, and lets befall them what a test orders.
+// driver, and executes a test's orders on them.
 //
-// A shared object that LINKSPAN_CUDA_LIBRARY puts in the driver's place. It loads the driver that
-// LINKSPAN_SHIM_DRIVER names (the system's without it) and hands out its entries; those of the
-// library's table go through a thunk that counts (counts.hpp), asks what befalls the call
-// (rules.hpp, ordered by control.hpp) and keeps account of what is made and ended (balance.hpp).
-// flip.hpp makes copies wrong.
+// LINKSPAN_CUDA_LIBRARY puts this shared object in the driver's place. It loads the driver that
+// LINKSPAN_SHIM_DRIVER names (the system's without it) and returns its entries. Those of the
+// library's table go through a thunk that counts the call (counts.hpp), applies orders (rules.hpp,
+// given by control.hpp) and counts created and destroyed objects (balance.hpp). flip.hpp makes
+// copies wrong.
 // Threads: any thread.
 #include <dlfcn.h>
 
@@ -24,7 +24,7 @@
 namespace linkspan::cuda {
 namespace {
 
-/// `Name` tells entries of one signature apart.
+/// `Name` distinguishes entries of one signature.
 template <class Name, class Function>
 struct Thunk;
 template <class Name, class... Arguments>

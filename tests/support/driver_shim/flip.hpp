@@ -1,7 +1,7 @@
 // tests/support/driver_shim/flip.hpp - makes copies between device memories wrong by one byte.
 //
-// For tests of what verifies: with LINKSPAN_SHIM_FLIP set, one bit of the first byte that such a
-// copy wrote is turned over after it, by the driver's own calls in the same stream.
+// For tests of verifiers. If LINKSPAN_SHIM_FLIP is set, it flips one bit of the first byte after
+// such a copy, by the driver's own calls in the same stream.
 // Threads: any thread.
 #pragma once
 

@@ -1,8 +1,8 @@
 // tests/support/fake_cuda/chunks.cpp - virtual memory management and stream-ordered pools.
 //
-// A chunk is a memfd, which is its shareable handle too; a reservation is addresses in a row, and
-// views in a row, into which chunks are mapped. The memory of a pool is a memfd for each
-// allocation, there when it is asked for and freed in stream order.
+// A chunk is a memfd, which is its shareable handle too. A reservation is a range of addresses, and
+// a range of views, into which chunks are mapped. The memory of a pool is a memfd for each
+// allocation, created at once and freed in stream order.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

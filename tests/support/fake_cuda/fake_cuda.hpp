@@ -1,22 +1,22 @@
-// tests/support/fake_cuda/fake_cuda.hpp - a CUDA driver without a GPU: what it is made of.
+// tests/support/fake_cuda/fake_cuda.hpp - the parts of a CUDA driver without a GPU.
 //
-// A shared object that exports cuGetProcAddress_v2 and nothing else; LINKSPAN_CUDA_LIBRARY puts it
-// in the place of libcuda.so.1. Device memory is memfds, so handles really cross processes and
-// outlive their exporter; a stream is a thread with a queue; a kernel is a host function of the
-// same name. It proves logic: never speed, never memory order, and a fact about the real driver
-// only where tests/driver_facts has seen it on both.
-// It is hostile: copies land in pieces in any order and begin late at times, a CPU that touches
+// A shared object that exports cuGetProcAddress_v2 only; LINKSPAN_CUDA_LIBRARY puts it in the place
+// of libcuda.so.1. Device memory is memfds, so handles really cross processes and outlive their
+// exporter; a stream is a thread with a queue; a kernel is a host function of the same name. It
+// proves logic: never speed, never memory order, and a fact about the real driver only if
+// tests/driver_facts has shown it on both.
+// It is hostile: copies land in pieces in any order and sometimes begin late, a CPU that touches
 // device memory faults, new memory is poisoned.
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
-// lists those that the process sees, by index; with FAKE_CUDA_PEER=0 none reaches another, with
-// FAKE_CUDA_IPC=0 this process neither gives nor opens handles; FAKE_CUDA_SEED (0), and the name of
-// the build, decide what is left to chance. Controls for tests: controls.hpp.
-// Threads: the driver's functions are for any thread; all state is under the one mutex of World,
-// which is free while bytes are copied.
-// Invariants: a view stays mapped as long as a queued or running entry holds its Allocation, but
-// what was unmapped before the entry has ended loses the device; after the end of the process has
-// begun every call answers 4, in a forked child 3.
+// lists those that the process sees, by index. With FAKE_CUDA_PEER=0 no GPU reaches another; with
+// FAKE_CUDA_IPC=0 this process neither exports nor opens handles. FAKE_CUDA_SEED (0) and the name
+// of the build seed random choices. Controls for tests: controls.hpp.
+// Threads: any thread for the driver's functions; all state is under the one mutex of World, which
+// is free while bytes are copied.
+// Invariants: a view stays mapped while a queued or running entry has its Allocation. Memory that
+// is unmapped before the entry has ended loses the device. Once the process has begun to end every
+// call answers 4; in a forked child it answers 3.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,9 @@
-// tests/support/fake_cuda/handles.cpp - what pointers tell, and handles of memory for other
+// tests/support/fake_cuda/handles.cpp - attributes of pointers, and handles of memory for other
 // processes.
 //
-// A handle says which file descriptor of which process is the memfd: the importer opens it by
-// /proc, which takes the same uid and pid namespace. A process that is gone, or a descriptor that
-// was closed and is another file's by now, is told by start time and inode.
+// A handle names the process and the file descriptor of the memfd. The importer opens it by /proc,
+// which needs the same uid and pid namespace. Start time and inode detect a process that has ended,
+// and a descriptor that was closed and now belongs to another file.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

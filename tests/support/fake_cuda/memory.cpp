@@ -1,8 +1,8 @@
 // tests/support/fake_cuda/memory.cpp - allocations of devices and of the host.
 //
-// All memory of devices lies in one reserved range of addresses, so that a pointer which is no
-// longer valid can be told from the host's. An allocation is a memfd that is mapped twice: at its
-// device address, and at a view that only the streams use.
+// All memory of devices lies in one reserved range of addresses, which distinguishes invalid
+// pointers from the host's. An allocation is a memfd that is mapped twice: at its device address,
+// and at a view that only the streams use.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -51,7 +51,7 @@ void move(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
 }
 
-/// Between two looks at a word that a stream waits for.
+/// Pause between two polls of a word that a stream waits for.
 constexpr std::chrono::microseconds kLook{20};
 /// One entry in kSeldom begins late, by kLatest at most.
 constexpr std::uint64_t kSeldom = 16;

@@ -28,7 +28,7 @@ int ordinal_of(CUdeviceptr memory) {
   return ordinal;
 }
 
-/// A context is current as long as this lives. Where it could not be, each call says so.
+/// Makes a context current while it exists. If that failed, each call reports it.
 class Within {
  public:
   explicit Within(CUcontext context)

@@ -28,7 +28,7 @@ void write(int level, const std::string& text, Where at) {
     to(level, kLogOfNet, at.file, at.line, "%s", text.c_str());
 }
 
-/// Answers what `call` of the comm does, unless another call of it is under way or a failure is
+/// Returns the result of `call` of the comm, unless another call of it is running or a failure is
 /// due.
 template <class Of, class Function>
 int call(Of* comm, const char* function, Function&& of) {

@@ -22,7 +22,7 @@ int SendComm::send(void* data, std::size_t bytes, int tag, void* memory, void** 
   }
   ++begun_;
   *request = begun;
-  progress();  // what fails is told by test()
+  progress();  // test() reports the failure
   return kOk;
 }
 
