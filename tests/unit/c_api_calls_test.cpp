@@ -1,4 +1,4 @@
-// linkspan.h: each call once, between two Engines of one process.
+// Tests each call of linkspan.h once, between two Engines of one process.
 #include <poll.h>
 #include <unistd.h>
 

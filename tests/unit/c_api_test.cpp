@@ -1,4 +1,4 @@
-// linkspan.h: what C adds to the C++ API.
+// Tests what linkspan.h adds to the C++ API.
 #include <array>
 #include <cstddef>
 #include <string>

@@ -1,4 +1,5 @@
-// Calibration, on the GPU of this machine or over the simulated driver, whose rates mean nothing.
+// Tests calibration, on the GPU of this machine or over the simulated driver, whose rates mean
+// nothing.
 #include "copy/calibration.hpp"
 
 #include "tests/support/fake_cuda/controls.hpp"

@@ -70,7 +70,7 @@ TEST_P(ControlLimits, OursCountToo) {
   client->close(base::Deadline::after(base::Clock::steady(), 1s));
 }
 
-/// Fails where `channel` is not told so and closed.
+/// Checks that `channel` gets the error and is closed.
 void expect_error(base::FdChannel& channel, Code code) {
   const auto said = next_raw(channel);
   ASSERT_TRUE(said.has_value());
@@ -226,7 +226,7 @@ TEST_F(ControlOfProcess, SessionsWithoutAGoodbyeHaveABound) {
   }
   int left = 0;
   Status refused;
-  // The end of each is heard a little later.
+  // The server notices the end of each a little later.
   for (; left < 200 && refused.ok(); ++left) refused = meet().status();
   EXPECT_EQ(refused.code(), Code::no_resource) << refused.to_string();
   EXPECT_NE(refused.what().find("without a goodbye"), std::string::npos) << refused.what();

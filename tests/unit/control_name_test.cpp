@@ -1,4 +1,4 @@
-// Names of Engines in a handshake, and how a refusal is heard.
+// Tests names of Engines in a handshake, and the report of a refusal.
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {

@@ -67,7 +67,7 @@ TEST_F(ControlSecret, IsNotAskedForByUnixSockets) {
   EXPECT_TRUE(meet("").ok());
 }
 
-/// A client by hand, that knows the secret and keeps the rules until it does not.
+/// A client by hand that knows the secret, and breaks one rule in each test.
 class SealedBytes : public ControlSecret {
  protected:
   SealedBytes() { hello_.requires_auth = true; }

@@ -1,4 +1,4 @@
-// The control connection of a real Engine, spoken to by clients that do not keep the rules.
+// Tests the control connection of a real Engine against clients that break the rules.
 #include "control/control_plane.hpp"
 
 #include <fcntl.h>
@@ -371,7 +371,7 @@ TEST_P(ControlBytes, NotificationsThatNobodyTakesAreBoundedForEachPeer) {
       while (channel.wants_write()) ASSERT_TRUE(channel.flush().ok());
     }
     send(channel, FrameOp::import, encode_import("nothing"));
-    ASSERT_TRUE(next(channel).has_value());  // all was heard
+    ASSERT_TRUE(next(channel).has_value());  // all was received
   };
   flood(kRoom + 5);
   EXPECT_EQ(server_->notifications().size(), kRoom);

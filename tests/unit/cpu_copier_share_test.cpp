@@ -1,4 +1,4 @@
-// Memory of a peer that never answers a page fault: other orders get executors all the same.
+// Tests a peer's memory that never answers a page fault: other orders still get executors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/userfaultfd.h>

@@ -254,7 +254,7 @@ TEST_F(CpuCopierTest, SaysThatAProcessHasEnded) {
   ::close(gate[1]);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   EXPECT_EQ(run(*copier, order).code(), Code::disconnected);
-  // The number alone, as if it were another's now: the pidfd tells.
+  // Only the number is valid, as if another process had it now: the pidfd shows that.
   Order reused = order;
   reused.pid = ::getpid();
   EXPECT_EQ(run(*copier, reused).code(), Code::disconnected);

@@ -114,7 +114,7 @@ class Source {
   std::uint64_t bytes_, at_ = 0;
 };
 
-/// Now and then gives the others time, so that each side is the later one sometimes.
+/// Sometimes gives other threads time, so that either side is the later one.
 class Dawdle {
  public:
   explicit Dawdle(unsigned seed) : random_(seed) {}

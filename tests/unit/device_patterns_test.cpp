@@ -1,5 +1,5 @@
-// The kernels of KERNEL_GUIDE.md, compiled for the host: each a thread, between two sides in
-// memory.
+// Tests the kernels of KERNEL_GUIDE.md, compiled for the host: each is a thread, between two sides
+// in memory.
 #include <gtest/gtest.h>
 
 #include <cstring>

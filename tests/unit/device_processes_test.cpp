@@ -1,4 +1,4 @@
-// The device headers between two processes that share memory, as kernels of two GPUs do.
+// Tests the device headers between two processes that share memory, like kernels of two GPUs.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>

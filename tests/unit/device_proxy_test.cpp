@@ -1,5 +1,5 @@
-// proxy.cuh on the host: kernels are threads, and the test takes what they queue as
-// engine/windows/window.cpp does.
+// Tests proxy.cuh on the host: kernels are threads, and the test takes what they queue, like
+// engine/windows/window.cpp.
 #include "linkspan/device/proxy.cuh"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ class Proxy {
   Proxy& operator=(const Proxy&) = delete;
   const Window& window() const { return window_; }
 
-  /// The next entry, when it is there. It is the kernels' again when the next tell() says so.
+  /// Returns the next entry when it is there. It belongs to the kernels again after the next tell()
+  /// that passes it.
   const ProxyEntry* poll() {
     ProxyEntry& entry = entries_[taken_ % window_.proxy.capacity];
     return load_acquire(&entry.number) == taken_ + 1 ? &entry : nullptr;

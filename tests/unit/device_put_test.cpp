@@ -1,5 +1,5 @@
-// put.cuh on the host: one lane, so that what is tested is arithmetic; lanes are the business of a
-// GPU, and memory order that of ThreadSanitizer and of tests/device/ptx_test.py.
+// Tests put.cuh on the host with one lane, so it tests arithmetic. GPUs test lanes; ThreadSanitizer
+// and tests/device/ptx_test.py test memory order.
 #include "linkspan/device/put.cuh"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Seals: which message has which, and what no other message has.
+// Tests MAC tags: which message has which tag, and that no other message has it.
 #include "base/frame_authenticator.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The GPU copier over a driver whose streams move when the test says so.
+// The GPU copier over a driver whose streams run when the test lets them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// GpuCopier over a driver whose streams move when the test says so.
+// Tests GpuCopier over a driver whose streams run when the test lets them.
 #include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::copy {
@@ -17,7 +17,7 @@ TEST_F(GpuCopierTest, EndsWithItsWordAndNotBefore) {
   auto end = copier->poll(*first);
   ASSERT_TRUE(end.has_value());
   EXPECT_TRUE(end->ok());
-  EXPECT_EQ(copier->poll(*first)->code(), Code::internal);  // told once
+  EXPECT_EQ(copier->poll(*first)->code(), Code::internal);  // reported once
   script.run();
   EXPECT_TRUE(copier->poll(*second).has_value());
   EXPECT_EQ(script.queries, 0);
@@ -60,7 +60,7 @@ TEST_F(GpuCopierTest, WritesTheWordOfWhatIsLargeAndNotAloneFromBeside) {
 
   alone = start_large();
   script.wait = CUDA_ERROR_INVALID_VALUE;
-  second = start_large();  // its copy is queued: the streams tell its end
+  second = start_large();  // its copy is queued, so the streams show its end
   script.run();
   EXPECT_TRUE(copier->poll(alone).value().ok());
   EXPECT_EQ(script.queries, 0);

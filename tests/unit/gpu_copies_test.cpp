@@ -1,4 +1,4 @@
-// GpuCopier over the driver of this machine, or the simulated one.
+// Tests GpuCopier over the driver of this machine, or the simulated one.
 #include <cstring>
 #include <deque>
 #include <thread>

@@ -40,7 +40,7 @@ TEST(DataConnectionRoutes, TakeTurnsEachInItsOwnSubnet) {
                                     interface("eth2", {{"10.0.2.1", 24}})};
   const std::string one = "eth1 (10.0.1.1) to 10.0.1.9:4711",
                     two = "eth2 (10.0.2.1) to 10.0.2.9:4711";
-  // In whichever order the peer tells them.
+  // The order of the peer's addresses makes no difference.
   EXPECT_EQ(ways(ours, hosts({"10.0.2.9", "10.0.1.9"})), (Ways{one, two, one, two, one, two}));
   EXPECT_EQ(ways(ours, hosts({"10.0.1.9", "10.0.2.9", "10.0.3.9"})),
             (Ways{one, two, one, two, one, two}));

@@ -1,4 +1,4 @@
-// An InterruptCheck ends each wait of its thread, and is asked without a lock.
+// Tests that an InterruptCheck ends each wait of its thread, and is called without a lock.
 #include "linkspan/interrupt_check.hpp"
 
 #include <gtest/gtest.h>

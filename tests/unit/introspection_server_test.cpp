@@ -1,4 +1,4 @@
-// The operator's socket of a real Engine, which does not listen for peers.
+// Tests the introspection socket of a real Engine that does not listen for peers.
 #include "control/introspection_server.hpp"
 
 #include <fcntl.h>

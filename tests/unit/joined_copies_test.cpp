@@ -1,4 +1,4 @@
-// Small orders that go together because others are in the stream.
+// Tests small orders that are joined because others are in the stream.
 #include <array>
 
 #include "tests/unit/gpu_copier_fixture.hpp"
@@ -194,7 +194,7 @@ TEST_F(JoinedCopies, ALostContextEndsThemToo) {
 }
 
 TEST_F(JoinedCopies, AStreamThatIsIdleEndsOnlyWhatIsInIt) {
-  script.write = CUDA_ERROR_INVALID_VALUE;  // no word tells anything
+  script.write = CUDA_ERROR_INVALID_VALUE;  // no flag write succeeds
   const auto first = copier->start(order(0)), second = copier->start(order(1));
   const auto waits = copier->start(order(2));
   ASSERT_TRUE(first.ok() && second.ok() && waits.ok());

@@ -1,5 +1,5 @@
-// A LocalEndpoint whose peer does not keep the rules: what it asks for is checked where the memory
-// is, whatever the peer's own library would have refused.
+// Tests a LocalEndpoint whose peer breaks the rules: requests are checked where the memory is,
+// whatever the peer's own library would have refused.
 #include "transport/local/endpoint.hpp"
 
 #include <fcntl.h>
@@ -305,7 +305,7 @@ TEST_F(LocalEndpointTest, OffersAreOnceEachAndBoundedWhileTheyOpen) {
     ++key.id.serial;
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateOffer(out, schema::vector_of(out, encode(key))));
-    base::Fd some(::open("/dev/null", O_RDONLY | O_CLOEXEC));  // is looked at when it is opened
+    base::Fd some(::open("/dev/null", O_RDONLY | O_CLOEXEC));  // is checked when it is opened
     status = say(LocalMessage::offer, finished(out), std::span(&some, 1));
   }
   EXPECT_EQ(status.code(), Code::corrupt);
@@ -523,7 +523,7 @@ TEST_F(LocalBounce, EndsWithTheSecondHopAndNotBefore) {
   executed(first, Code::ok);
   EXPECT_EQ(end().to_string(), "ok");
   post(2);
-  executed(first, Code::ok);  // once more: its number was another's
+  executed(first, Code::ok);  // repeated: the number was another batch's
   const auto* again = asked();
   ASSERT_NE(again, nullptr);
   EXPECT_NE(again->id(), first);
@@ -609,7 +609,8 @@ TEST_F(LocalEndpointTest, WhatIsMalformedIsCorruptAndWhatIsUnknownUnsupported) {
   EXPECT_EQ(say(static_cast<LocalMessage>(999), garbage).code(), Code::unsupported);
   flatbuffers::FlatBufferBuilder out;
   out.Finish(schema::CreateExecuted(out, 5, 0, out.CreateString("")));
-  EXPECT_TRUE(say(LocalMessage::executed, finished(out)).ok());  // late: the tally has told already
+  // late: the completion flag has reported it already
+  EXPECT_TRUE(say(LocalMessage::executed, finished(out)).ok());
 }
 
 }  // namespace local_endpoint_test

@@ -1,4 +1,4 @@
-// Which threads an Engine and a Store have, by the names that an operator sees.
+// Tests which threads an Engine and a Store have, by the names that an operator sees.
 #include "base/named_thread.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Comms with host memory, of every version. GPU memory: nccl_net_gpu_test.cpp; what the test plugin
-// refuses: nccl_net_rules_test.cpp.
+// Tests comms of every version with host memory. nccl_net_gpu_test.cpp tests GPU memory,
+// nccl_net_rules_test.cpp what the test plugin refuses.
 #include "transport/nccl_net/comm.hpp"
 
 #include "tests/unit/nccl_net_fixture.hpp"

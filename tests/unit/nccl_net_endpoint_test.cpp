@@ -1,4 +1,4 @@
-// A NcclNetEndpoint whose peer is played by the test, message by message.
+// Tests a NcclNetEndpoint against a peer that the test simulates, message by message.
 #include "transport/nccl_net/endpoint.hpp"
 
 #include <deque>
@@ -141,7 +141,8 @@ class NcclNetEndpointTest : public ::testing::Test {
 TEST_F(NcclNetEndpointTest, WhoTakesNothingIsToldABoundedAmount) {
   begin();
   channel_.full = true;
-  const std::uint64_t most = transport_->capabilities().max_inflight + 1;  // and one that was told
+  // and one that was answered
+  const std::uint64_t most = transport_->capabilities().max_inflight + 1;
   for (std::uint64_t id = 1; id <= most; ++id) {
     ASSERT_TRUE(write(id, {}).ok()) << id;
     endpoint_->progress(ends_);

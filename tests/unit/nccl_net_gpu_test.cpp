@@ -1,5 +1,5 @@
-// Comms with the memory of a GPU: flushed where the device type is HOST, unpacked where it is
-// UNPACK (here by a copy for each fragment, of which the list tells).
+// Tests comms with GPU memory: flushed if the device type is HOST, unpacked if it is UNPACK (here
+// by a copy for each fragment of the list).
 #include <cstring>
 #include <map>
 

@@ -1,5 +1,5 @@
-// Memory that ends in one thread of the library: what it serves is dropped, the process and all
-// others go on, and once there is memory again so does that thread.
+// Tests exhausted memory in one thread of the library: what it serves is dropped, the process and
+// all other peers go on, and so does the thread once there is memory again.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -159,7 +159,7 @@ TEST_F(WithoutMemory, NetworkPluginsGoOn) {
   expect_to_move(false);
 }
 
-/// Transfers for which no thread of the user's waits. Each tells its end, whatever that is.
+/// No user's thread waits for these transfers. Each reports its end, whatever the result.
 TEST_F(WithoutMemory, ProgressGoesOn) {
   const auto peer = take(client_->connect(unix_, 10s));
   const auto remote = take(peer.lookup("there", 10s));

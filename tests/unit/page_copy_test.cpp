@@ -1,4 +1,4 @@
-// GpuCopier's orders of pages, on the GPU of this machine or over the simulated driver.
+// Tests GpuCopier's orders of pages, on the GPU of this machine or over the simulated driver.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CpuCopier's copies between GPUs and pageable memory, on the GPU of this machine or over the
+// Tests CpuCopier's copies between GPUs and pageable memory, on the GPU of this machine or over the
 // simulated driver.
 #include "copy/pageable.hpp"
 

@@ -1,5 +1,5 @@
-// Copies from pinned memory to a GPU over its own link and another GPU's: at the copier, on two
-// GPUs or over the simulated driver.
+// Tests copies from pinned memory to a GPU over its own link and another GPU's: at the copier, on
+// two GPUs or over the simulated driver.
 #include "copy/relay.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Two Rendezvous that hear each other when the test says so: every crossing of messages is a row.
+// Tests two Rendezvous whose messages the test delivers: each row is an order of messages.
 #include "engine/messages/rendezvous.hpp"
 
 #include <gtest/gtest.h>

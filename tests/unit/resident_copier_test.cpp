@@ -1,4 +1,4 @@
-// ResidentCopier, on the GPU of this machine or over the simulated driver.
+// Tests ResidentCopier, on the GPU of this machine or over the simulated driver.
 #include "copy/resident_copier.hpp"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// A peer over TCP: what is known of it, what is not sent to it, and how its end is learned.
+// Tests a peer over TCP: what is known of it, what is not sent to it, and how its end is noticed.
 #include "control/session.hpp"
 
 #include <linux/filter.h>

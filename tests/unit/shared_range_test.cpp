@@ -1,5 +1,5 @@
-// Keys of chunks and pools as a peer may send them, honest or not: made in this process and read as
-// if another one had.
+// Tests keys of chunks and pools as a peer may send them, honest or not: made in this process and
+// read as another one's.
 #include "cuda/shared_range.hpp"
 
 #include <gtest/gtest.h>

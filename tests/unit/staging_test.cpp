@@ -1,5 +1,5 @@
-// The pool of streams that stagings share, over the simulated driver. What goes through their
-// slots: pageable_test.cpp.
+// Tests the pool of streams that stagings share, over the simulated driver. pageable_test.cpp tests
+// the bytes.
 #include "copy/staging.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// A stderr that takes no line for now: those that log do not wait, and what was lost is counted.
+// Tests a stderr that takes no line for now: logging threads do not wait, and lost lines are
+// counted.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-// The bytes of TCPStore, and the table that they change.
+// Tests the bytes of TCPStore's protocol, and the table that they change.
 #include "store/protocol.hpp"
 
 #include <gtest/gtest.h>

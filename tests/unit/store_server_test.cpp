@@ -1,4 +1,4 @@
-// The server before clients that mean no good, or know no better.
+// Tests the server against hostile and faulty clients.
 #include "store/server.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Frames of a peer that keeps the rules of a connection, and of one that does not.
+// Tests frames of a peer that keeps the rules of a connection, and of one that breaks them.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ TEST_F(TcpConnectionGroup, TakesPutsOfSeveralFramesAndAnswersGets) {
   EXPECT_EQ(heard->data, due);
 }
 
-/// Each cut of them comes by itself.
+/// Each part of the frame arrives separately.
 TEST_F(TcpConnectionGroup, StoresAWordWhole) {
   constexpr std::uint64_t kAt = 64;
   constexpr std::uint64_t kOld = 0x0101010101010101, kNew = 0xA1A2A3A4A5A6A7A8;
@@ -356,7 +356,7 @@ TEST_P(TcpWireBroken, EndsAndTouchesNothingMore) {
       send(last, Bytes(before.begin(), before.begin() + 8));
       break;
     }
-    case 4: {  // more than the last frame has told
+    case 4: {  // more bytes than the last frame announced
       Head last = put(4, 0, 8);
       last.position = 8;
       send(last, Bytes(before.begin(), before.begin() + 8));

@@ -1,4 +1,5 @@
-// The connections that an Endpoint by TCP asks for, and what it makes of those that cannot be made.
+// Tests the connections that an Endpoint over TCP requests, and its reaction if they cannot be
+// made.
 #include <utility>
 
 #include "tests/unit/tcp_connection_group_fixture.hpp"
@@ -169,7 +170,7 @@ TEST_F(TcpConnectionGroup, NeverFailsWithACodeThatMeansLater) {
   }
 }
 
-/// The peer has not heard of it.
+/// The peer has not noticed it.
 TEST_F(TcpConnectionGroup, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
   for (const linkspan::Op op : {linkspan::Op::write, linkspan::Op::read}) {
     auto lonely = take(transport_.connect(

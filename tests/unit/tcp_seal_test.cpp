@@ -1,4 +1,4 @@
-// A sealed connection: what its seal shows lands, and of everything else not a byte.
+// Tests an authenticated connection: bytes with a valid seal land, and no others.
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {

@@ -101,7 +101,7 @@ TEST_F(TcpStalls, APutThatGoesOnBesideADeregisterComesToItsEnd) {
   EXPECT_EQ(retract(), Code::ok);
 }
 
-/// A byte now and then is progress, and not for ever.
+/// A byte from time to time is progress, but not without limit.
 TEST_F(TcpStalls, APutOfADeregisteredRegionEndsHoweverItGoesOn) {
   begin(1);
   EXPECT_EQ(retract(), Code::busy);

@@ -1,4 +1,4 @@
-// Frames with a sum: what was changed on its way is told, and nothing else ends with it.
+// Tests frames with a checksum: a change on the way is reported, and nothing else ends with it.
 #include "base/crc32c.hpp"
 #include "tests/support/kinds.hpp"
 #include "tests/unit/tcp_connection_group_fixture.hpp"

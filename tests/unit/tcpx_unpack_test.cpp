@@ -1,5 +1,5 @@
-// The ways to unpack, over the driver of this machine or the simulated one; and, over a driver
-// whose stream moves when the test says so, what they do when it is full or fails.
+// Tests the methods of unpacking, over the driver of this machine or the simulated one. Over a
+// driver whose stream runs when the test lets it, tests them when the stream is full or fails.
 #include "transport/nccl_net/tcpx/unpack.hpp"
 
 #include <algorithm>

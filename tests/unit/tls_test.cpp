@@ -1,4 +1,4 @@
-// TLS between two ends: what comes through, and of everything else not a byte.
+// Tests TLS between two ends: what arrives, and that no other byte does.
 #include "base/tls.hpp"
 
 #include <gtest/gtest.h>
@@ -325,7 +325,7 @@ TEST_F(Tls, WakesTheReader_WhenAHandshakeIsRefusedWhileItSends) {
   EXPECT_EQ(far.receive().status().code(), Code::permission_denied);
 }
 
-/// Frames by TLS: many lie in one record, of which the socket tells once.
+/// One record has many frames, and the socket reports it once.
 TEST_F(Tls, FramesThatCameTogetherAreAllHeard) {
   FdChannel near(std::move(a_)), far(std::move(d_));
   near.secure(std::move(here_));

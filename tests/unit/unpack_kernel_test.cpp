@@ -1,6 +1,6 @@
-// kernels/unpack.cu itself, compiled for the host: lane by lane, twice. The first time each lane
-// says what it has for its neighbours and sees zeros, which copy nothing; the second time it gets
-// what they had. That holds as the number of shuffles does not depend on what they give.
+// Tests kernels/unpack.cu itself, compiled for the host: lane by lane, twice. The first time each
+// lane records what it has for its neighbours and gets zeros, which copy nothing; the second time
+// it gets what they had. That works because the number of shuffles does not depend on their values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
