@@ -1,5 +1,5 @@
-// dlopen and dlclose of a library with work in between, three times: its threads are joined, and
-// what it registered with the process (atexit, pthread_atfork) still leads somewhere.
+// Tests dlopen and dlclose of a library with work in between, three times: its threads are joined,
+// and what it registered with the process (atexit, pthread_atfork) stays valid.
 //
 //   linkspan_unload liblinkspan's plugin, libnvlink_transfer
 #include <dlfcn.h>
