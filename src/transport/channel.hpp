@@ -39,7 +39,7 @@ class Channel {
   /// Returns true if this side connected to the other; it may then call open_data_connection().
   virtual bool connects() const noexcept = 0;
   /// Makes another connection to the peer, for the transport alone. Both ends get it by
-  /// DataConnectionSink::on_data_connection(). unsupported: the other side has to open it, or the
+  /// Endpoint::on_data_connection(). unsupported: the other side has to open it, or the
   /// peer is not reached by TCP.
   virtual Status open_data_connection() = 0;
   /// Reports that the wire is broken and the peer has to be met again. The peer is soon

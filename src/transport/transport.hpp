@@ -82,10 +82,16 @@ struct PathTaken {
 /// Says which bytes a batch copies.
 using BatchShape = std::variant<std::span<const Block>, Pages>;
 
-/// Index lists that PageKeeper::keep_pages() has put where a copier of the transport reads them.
+/// Index lists that Transport::keep_pages() has put where a copier of the transport reads them.
 class KeptPages {
  public:
   virtual ~KeptPages() = default;  ///< OFF THE LOCK. Requires that no Batch uses it.
+};
+
+/// Memory of a peer as kernels, or this CPU, address it.
+struct KernelView {
+  std::uint64_t address = 0;              ///< Of the region's first byte.
+  std::shared_ptr<const void> keepalive;  ///< Keeps the region mapped, as a Batch does.
 };
 
 /// One submission. Costs one launch and one completion flag, whatever the number of blocks.
@@ -201,6 +207,12 @@ class Endpoint {
   /// know.
   virtual Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                             std::span<base::Fd> fds) = 0;
+  /// Receives a connection that either side requested by Channel::open_data_connection(): a
+  /// non-blocking socket with its sealing, or why it could not be made. corrupt: the peer makes too
+  /// many. unsupported: the transport has no connections beside the Channel.
+  virtual Status on_data_connection(Result<base::AuthenticatedSocket> /*socket*/) {
+    return {Code::unsupported, Scope::request, "no streams of this transport here"};
+  }
   /// Refuses the peer's later requests to copy here; running ones go on. Does nothing for wires,
   /// which fence themselves.
   virtual void stop_serving() {}
@@ -257,6 +269,18 @@ class Transport {
   /// OFF THE LOCK. Unmaps the GPU memory of a peer that this side has closed, although the Mapping
   /// lives. Requires that no Batch uses it. Does nothing for wires.
   virtual void unmap(const Mapping& /*mapping*/) {}
+  /// OFF THE LOCK. Copies both lists, which were checked, for later batches between these two
+  /// regions. Returns null if such batches would gain nothing.
+  virtual Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& /*local*/,
+                                                        const Mapping& /*remote*/,
+                                                        const Pages& /*pages*/) {
+    return std::unique_ptr<KeptPages>();
+  }
+  /// Returns the address for kernels of that GPU, or for this CPU if `gpu` is zero. unreachable:
+  /// the text says why.
+  virtual Result<KernelView> reach(const Mapping& /*remote*/, const GpuUuid& /*gpu*/) const {
+    return Status(Code::unreachable, Scope::peer, std::string(name()) + " maps nothing");
+  }
   /// Any thread. Returns one entry for each copier.
   virtual std::vector<CopyCount> copies() const = 0;
   virtual std::vector<std::byte> address() const = 0;  ///< Travels in the handshake.
@@ -264,47 +288,6 @@ class Transport {
   /// may return no_resource, and timed_out after the deadline. The Channel outlives the Endpoint.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address,
                                                     Channel& channel, base::Deadline deadline) = 0;
-};
-
-/// Implemented by an Endpoint whose wire consists of connections beside the Channel.
-class DataConnectionSink {
- public:
-  /// Receives a connection that either side requested by Channel::open_data_connection(): a
-  /// non-blocking socket with its sealing, or why it could not be made. corrupt: the peer makes too
-  /// many.
-  virtual Status on_data_connection(Result<base::AuthenticatedSocket> socket) = 0;
-
- protected:
-  ~DataConnectionSink() = default;
-};
-
-/// Implemented by a Transport that can keep page lists ready for repeated posts.
-/// tests/conformance finds and proves it.
-class PageKeeper {
- public:
-  /// OFF THE LOCK. Copies both lists, which were checked, for later batches between these two
-  /// regions. Returns null if such batches would gain nothing.
-  virtual Result<std::unique_ptr<KeptPages>> keep_pages(const memory::Region& local,
-                                                        const Mapping& remote,
-                                                        const Pages& pages) = 0;
-
- protected:
-  ~PageKeeper() = default;
-};
-
-/// Implemented by a Transport if kernels can load and store in the memory that it imported.
-class KernelReach {
- public:
-  struct KernelView {
-    std::uint64_t address = 0;              ///< Of the region's first byte.
-    std::shared_ptr<const void> keepalive;  ///< Keeps the region mapped, as a Batch does.
-  };
-  /// Returns the address for kernels of that GPU, or for this CPU if `gpu` is zero. unreachable:
-  /// the text says why.
-  virtual Result<KernelView> reach(const Mapping& remote, const GpuUuid& gpu) const = 0;
-
- protected:
-  ~KernelReach() = default;
 };
 
 }  // namespace linkspan::transport

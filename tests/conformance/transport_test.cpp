@@ -87,8 +87,6 @@ TEST_P(TransportConformance, CopiesExactlyThePages) {
 }
 
 TEST_P(TransportConformance, PagesThatItKeepsAreThoseOfTheBatch) {
-  auto* const keeper = dynamic_cast<transport::PageKeeper*>(&link->near->transport());
-  if (keeper == nullptr) return;
   constexpr std::uint64_t kPage = 97;
   std::vector<std::uint32_t> from, to;
   for (std::uint32_t i = 0; i < 3000; ++i) {
@@ -96,7 +94,8 @@ TEST_P(TransportConformance, PagesThatItKeepsAreThoseOfTheBatch) {
     to.push_back(2999 - i);
   }
   const Pages pages{kPage, 24, 8, from, to};
-  const auto kept = take(keeper->keep_pages(HereEnd::region(*link->here), *link->remote, pages));
+  const auto kept =
+      take(link->near->transport().keep_pages(HereEnd::region(*link->here), *link->remote, pages));
   if (GetParam().name == "local_device" &&
       take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok()) {
     EXPECT_NE(kept, nullptr) << "its kernel reads such lists";

@@ -164,8 +164,7 @@ Status Link::post(const Batch& batch) {
 Status deliver(Endpoint& endpoint, base::Frame& message) {
   if (message.header.op != kStreamOp)
     return endpoint.on_message(message.header.op, message.payload, message.fds);
-  return dynamic_cast<transport::DataConnectionSink&>(endpoint).on_data_connection(
-      base::AuthenticatedSocket{std::move(message.fds.front())});
+  return endpoint.on_data_connection(base::AuthenticatedSocket{std::move(message.fds.front())});
 }
 
 bool Link::deliver() {

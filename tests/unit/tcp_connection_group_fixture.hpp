@@ -112,8 +112,7 @@ class TcpConnectionGroup : public ::testing::Test {
     auto [ours, theirs] = test::tcp_pair();
     raw_ = std::move(theirs);
     received_by_ = ours.get();
-    must(dynamic_cast<DataConnectionSink&>(*endpoint_)
-             .on_data_connection(base::AuthenticatedSocket{std::move(ours), keys_}));
+    must(endpoint_->on_data_connection(base::AuthenticatedSocket{std::move(ours), keys_}));
   }
   static void must(const Status& status) { ASSERT_TRUE(status.ok()) << status.to_string(); }
 

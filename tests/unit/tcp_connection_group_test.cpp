@@ -307,8 +307,7 @@ TEST_F(TcpConnectionGroup, TakesNoMoreConnectionsThanThereMayBe) {
     add_stream();
   }
   auto [here, there] = test::tcp_pair();
-  auto& taker = dynamic_cast<DataConnectionSink&>(*endpoint_);
-  EXPECT_EQ(taker.on_data_connection(base::AuthenticatedSocket{std::move(here), keys_}).code(),
+  EXPECT_EQ(endpoint_->on_data_connection(base::AuthenticatedSocket{std::move(here), keys_}).code(),
             Code::corrupt);
 }
 

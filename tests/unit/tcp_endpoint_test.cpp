@@ -26,7 +26,7 @@ struct Asking {
                            channel, base::Deadline::after(clock, 10s)));
   }
   Status comes(Result<base::AuthenticatedSocket> socket) const {
-    return dynamic_cast<DataConnectionSink&>(*endpoint).on_data_connection(std::move(socket));
+    return endpoint->on_data_connection(std::move(socket));
   }
   /// Returns the reason why it takes no batch, or that the region of this one is another peer's.
   Status refusal() const {

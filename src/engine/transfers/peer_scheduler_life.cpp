@@ -75,9 +75,8 @@ Status PeerScheduler::on_data_connection(std::string_view transport,
   const base::MutexLock lock(mutex_);
   touch();
   endpoints_.for_each([&](std::size_t i, transport::Endpoint& endpoint) {
-    if (transports_[i]->name() != transport) return;
-    if (auto* const sink = dynamic_cast<transport::DataConnectionSink*>(&endpoint))
-      status = sink->on_data_connection(std::move(socket));
+    if (transports_[i]->name() == transport)
+      status = endpoint.on_data_connection(std::move(socket));
   });
   advance(base::Clock::steady().now());
   return status;

@@ -344,10 +344,9 @@ Result<std::shared_ptr<PreparedState>> Submission::prepare(std::uint64_t peer, O
   if (!planned.ok()) return planned.status();
   state->plan = std::move(planned->plan);
   state->size = planned->size;
-  auto* keeper = dynamic_cast<transport::PageKeeper*>(uses_.transports[state->transport].get());
-  if (keeper != nullptr && !state->plan.pages.local_index.empty()) {
-    auto kept = keeper->keep_pages(state->local->region(),
-                                   *state->remote->mappings[state->transport], state->pages);
+  if (!state->plan.pages.local_index.empty()) {
+    auto kept = uses_.transports[state->transport]->keep_pages(
+        state->local->region(), *state->remote->mappings[state->transport], state->pages);
     if (!kept.ok()) return kept.status();
     state->kept = *std::move(kept);
   }

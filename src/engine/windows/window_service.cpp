@@ -88,14 +88,8 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, con
                         std::string(name_of(f.kind)) +
                         " memory: take memory of that GPU, pinned or shared memory");
   }
-  using Reach = transport::KernelReach;
-  const auto reach = [&](const TransferEndpoints& to,
-                         const GpuUuid& by) -> Result<Reach::KernelView> {
-    const auto* reacher = dynamic_cast<Reach*>(transports_[to.transport].get());
-    if (reacher == nullptr)
-      return Status(Code::unreachable, Scope::peer,
-                    std::string(transports_[to.transport]->name()) + " maps nothing");
-    return reacher->reach(*to.remote->mappings[to.transport], by);
+  const auto reach = [&](const TransferEndpoints& to, const GpuUuid& by) {
+    return transports_[to.transport]->reach(*to.remote->mappings[to.transport], by);
   };
   for (auto [to, address] :
        {std::pair(&*data, &parts.remote), std::pair(&*pads, &parts.remote_pad)}) {

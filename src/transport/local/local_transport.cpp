@@ -304,8 +304,7 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   return kept;
 }
 
-Result<KernelReach::KernelView> LocalTransport::reach(const Mapping& remote,
-                                                      const GpuUuid& gpu) const {
+Result<KernelView> LocalTransport::reach(const Mapping& remote, const GpuUuid& gpu) const {
   const auto memory = static_cast<const LocalMapping&>(remote).memory();
   const auto no = [](std::string why) {
     return Status(Code::unreachable, Scope::peer, std::move(why));

@@ -84,7 +84,7 @@ struct GpuCopiers {
   std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or calibrate is off.
 };
 
-class LocalTransport final : public Transport, public PageKeeper, public KernelReach {
+class LocalTransport final : public Transport {
  public:
   static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
   LocalTransport(const LocalTransport&) = delete;

@@ -22,7 +22,7 @@
 
 namespace linkspan::transport::tcp {
 
-class TcpEndpoint final : public Endpoint, public DataConnectionSink {
+class TcpEndpoint final : public Endpoint {
  public:
   /// Delay between attempts at a data connection: the first, doubled each time up to the last.
   static constexpr Duration kFirstPause = std::chrono::milliseconds(100),
