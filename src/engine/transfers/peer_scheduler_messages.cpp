@@ -50,8 +50,10 @@ Result<std::size_t> PeerScheduler::transport_for(const MessageState& x, Op op,
     if (x.require.empty() && x.peer.require.empty()) return i;
     const Explanation explained = endpoint->explain(op, x.memory.registration()->region(),
                                                     *mappings[i], {.blocks = 1, .bytes = bytes});
-    const std::string& required = satisfies(explained.path, x.require) ? x.peer.require : x.require;
-    if (satisfies(explained.path, required)) return i;
+    const bool leaves_host = transports_[i]->capabilities().leaves_host;
+    const std::string& required =
+        satisfies(explained.path, leaves_host, x.require) ? x.peer.require : x.require;
+    if (satisfies(explained.path, leaves_host, required)) return i;
     if (!refused.ok() && !required.starts_with(transports_[i]->name())) continue;
     std::string what = "path \"";
     what.append(required).append("\" was required, this message takes ");

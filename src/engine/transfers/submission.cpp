@@ -159,7 +159,8 @@ Status Submission::check_path(const TransferEndpoints& between, const transport:
   if (required.empty()) return {};
   const auto explained = explain(between, size);
   if (!explained.ok()) return explained.status();
-  if (satisfies(explained->path, required)) return {};
+  const bool leaves_host = transports_[between.transport]->capabilities().leaves_host;
+  if (satisfies(explained->path, leaves_host, required)) return {};
   return {Code::unsupported, Scope::request,
           "path \"" + required + "\" was required, this transfer takes " +
               (explained->path.empty() ? "no path" : "\"" + explained->path + "\"") + ": " +

@@ -14,12 +14,11 @@ transport::TransferHints hints_of(const TransferOptions& options) {
           .checksum = options.checksum};
 }
 
-bool satisfies(std::string_view path, std::string_view required) {
+bool satisfies(std::string_view path, bool leaves_host, std::string_view required) {
   const bool not_that = required.starts_with('!');
   if (not_that) required.remove_prefix(1);
-  // The transports with Capabilities::leaves_host, whose paths begin with the transport's name.
-  const bool wire = path.starts_with("tcp") || path.starts_with("nccl_net");
-  return (required == "local" ? !wire : path.starts_with(required)) != not_that;
+  return (required == "local" ? path.empty() || !leaves_host : path.starts_with(required)) !=
+         not_that;
 }
 
 Status user_status(const TransferState& transfer, const Status& status) {

@@ -105,8 +105,9 @@ struct TransferState : TransferEndpoints {
 /// Returns the hints for the transport that are in the options.
 transport::TransferHints hints_of(const TransferOptions& options);
 
-/// Returns whether `path` is one that TransferOptions::require allows.
-bool satisfies(std::string_view path, std::string_view required);
+/// Returns whether TransferOptions::require allows `path`, of a transport with these
+/// Capabilities::leaves_host.
+bool satisfies(std::string_view path, bool leaves_host, std::string_view required);
 
 /// Returns the status that the user sees: canceled or timed_out if the transfer was asked to end
 /// and did not complete, with the low-level text appended. `disconnected` is kept because it
