@@ -103,7 +103,7 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
   }
 
   Result<SocketAddress> listen(const SocketAddress& address) override {
-    auto listening = listen_at(address, leaves_host(), addresses_of(us_.interfaces));
+    auto listening = listen_at(address, leaves_host(), net::addresses_of(us_.interfaces));
     if (!listening.ok()) return listening.status();
     const SocketAddress at = listening->at;
     std::string all = at.to_string();

@@ -22,7 +22,7 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(50),
                    kLastPause = std::chrono::seconds(1);
 
 struct DataConnectionOpener::Opening {
-  Opening(asio::io_context& io, DataConnectionRoute by, DataConnectionHello hello_to_send,
+  Opening(asio::io_context& io, net::DataConnectionRoute by, DataConnectionHello hello_to_send,
           Duration all, Then what)
       : route(std::move(by)),
         hello(std::move(hello_to_send)),
@@ -36,7 +36,7 @@ struct DataConnectionOpener::Opening {
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  const DataConnectionRoute route;
+  const net::DataConnectionRoute route;
   const DataConnectionHello hello;
   const Duration most;
   const Then then;
@@ -55,8 +55,8 @@ DataConnectionOpener::~DataConnectionOpener() = default;
 
 void DataConnectionOpener::close() { openings_.clear(); }
 
-void DataConnectionOpener::open(const DataConnectionRoute& route, const DataConnectionHello& hello,
-                                Duration limit, Then then) {
+void DataConnectionOpener::open(const net::DataConnectionRoute& route,
+                                const DataConnectionHello& hello, Duration limit, Then then) {
   const std::uint64_t id = ++last_id_;
   openings_.emplace(id, std::make_unique<Opening>(io_, route, hello, limit, std::move(then)));
   begin(id);
@@ -64,7 +64,7 @@ void DataConnectionOpener::open(const DataConnectionRoute& route, const DataConn
 
 void DataConnectionOpener::begin(std::uint64_t id) {
   Opening& opening = *openings_.at(id);
-  const DataConnectionRoute& route = opening.route;
+  const net::DataConnectionRoute& route = opening.route;
   auto socket = route.interface.empty() ? begin_connect(route.to)
                                         : begin_connect(route.to, route.from, route.interface);
   if (!socket.ok()) return end(id, socket.status());

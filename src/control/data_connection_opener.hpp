@@ -14,8 +14,8 @@
 
 #include "base/fd.hpp"
 #include "control/handshake.hpp"
-#include "control/interfaces.hpp"
 #include "control/session.hpp"
+#include "net/interfaces.hpp"
 
 namespace linkspan::control {
 
@@ -33,7 +33,7 @@ class DataConnectionOpener {
   /// without MAC keys. Errors: unreachable, timed_out, or the answer of the peer. A route by a
   /// named interface fails after 3 s, because there is another route. If the other side has no
   /// room, retries within `limit`, then fails as `unreachable`.
-  void open(const DataConnectionRoute& route, const DataConnectionHello& hello, Duration limit,
+  void open(const net::DataConnectionRoute& route, const DataConnectionHello& hello, Duration limit,
             Then then);
   void close();
 

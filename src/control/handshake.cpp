@@ -6,7 +6,7 @@
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
 #include "base/untrusted_input.hpp"
-#include "control/interfaces.hpp"
+#include "net/interfaces.hpp"
 
 namespace linkspan::control {
 namespace {
@@ -66,10 +66,10 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
     hello.transports.push_back({std::move(name), bytes_of(*each->bytes())});
   }
   if (wire->addresses() == nullptr) return hello;
-  if (wire->addresses()->size() > kMaxInterfaceAddresses)
+  if (wire->addresses()->size() > net::kMaxInterfaceAddresses)
     return corrupt_hello("hello beyond a limit");
   for (const flatbuffers::String* each : *wire->addresses()) {
-    const auto address = parse_host(each->string_view());
+    const auto address = net::parse_host(each->string_view());
     if (!address) return corrupt_hello("hello with an address that is no other host's");
     hello.addresses.push_back(*address);
   }

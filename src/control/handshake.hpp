@@ -62,7 +62,7 @@ struct Hello {
 
 std::vector<std::byte> encode(const Hello& hello);
 /// Decodes. corrupt: malformed, a name of over 256 bytes, over 16 transports or addresses, or an
-/// address that another host cannot reach (control/interfaces.hpp).
+/// address that another host cannot reach (net/interfaces.hpp).
 Result<Hello> decode_hello(std::span<const std::byte> bytes);
 
 std::vector<std::byte> encode_error(const Status& status);

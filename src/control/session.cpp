@@ -137,7 +137,7 @@ Status Session::start() {
               .process = {},
               .transports = events_.transport_addresses(remote_),
               .requires_auth = requires_auth()};
-  if (remote_ && !initiated_) hello.addresses = addresses_of(us_.interfaces);
+  if (remote_ && !initiated_) hello.addresses = net::addresses_of(us_.interfaces);
   if (Status status = base::random_bytes(hello.key_share); !status.ok()) return status;
   if (remote_) {
     our_hello_ = encode(hello);

@@ -34,10 +34,10 @@
 #include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "control/handshake.hpp"
-#include "control/interfaces.hpp"
 #include "control/introspection_socket.hpp"
 #include "control/notification_ring.hpp"
 #include "control/session_keys.hpp"
+#include "net/interfaces.hpp"
 
 namespace linkspan::control {
 
@@ -129,7 +129,7 @@ struct Identity {
   bool any_uid = false;      ///< Accepts peers of other users.
   bool insecure = false;     ///< Allows TCP beyond loopback without a secret.
   std::string secret{};      ///< Shared secret of TCP peers. Empty: none.
-  std::vector<Interface>
+  std::vector<net::Interface>
       interfaces{};  ///< Interfaces for data connections. Empty: the kernel chooses.
   std::shared_ptr<const base::TlsContext>
       tls{};  ///< For TCP; shared with its connections. Null: plain.

@@ -13,7 +13,7 @@ void SessionDataConnections::open() {
 
 /// Opens one. Without a route: to `at`, where the session is connected.
 void SessionDataConnections::make(const std::string& transport, const Result<net::TcpAddress>& at,
-                                  const std::optional<DataConnectionRoute>& route) {
+                                  const std::optional<net::DataConnectionRoute>& route) {
   const auto offer = session_->offer_data_connection(transport);
   const auto on_made = [this, lives = weak_from_this(), transport, at, route,
                         seals = offer.ok() ? offer->seals
@@ -39,18 +39,19 @@ void SessionDataConnections::make(const std::string& transport, const Result<net
     uses_.events.on_data_connection(*session_, transport, std::move(made));
   };
   if (!at.ok() || !offer.ok()) return on_made(at.ok() ? offer.status() : at.status());
-  uses_.opener.open(route.value_or(DataConnectionRoute{.to = *at}), offer->hello,
+  uses_.opener.open(route.value_or(net::DataConnectionRoute{.to = *at}), offer->hello,
                     uses_.us.limits.handshake, on_made);
 }
 
 /// Returns the next route between named interfaces. nullopt: a side named none, or the peer is on
 /// this host.
-std::optional<DataConnectionRoute> SessionDataConnections::next_route(const net::TcpAddress& at) {
+std::optional<net::DataConnectionRoute> SessionDataConnections::next_route(
+    const net::TcpAddress& at) {
   const auto& ours = uses_.us.interfaces;
   if (ours.empty() || is_local(at).ok()) return std::nullopt;
   const std::uint64_t k = routes_requested_++;
   const auto& theirs = session_->hello().addresses;
-  auto route = choose_route(ours, theirs, k, at.port());
+  auto route = net::choose_route(ours, theirs, k, at.port());
   if (!route)
     theirs.empty()
         ? warn_of_route("the interfaces of LINKSPAN_TCP_INTERFACES", "that side has named none")

@@ -37,8 +37,8 @@ class SessionDataConnections : public std::enable_shared_from_this<SessionDataCo
 
  private:
   void make(const std::string& transport, const Result<net::TcpAddress>& at,
-            const std::optional<DataConnectionRoute>& route);
-  std::optional<DataConnectionRoute> next_route(const net::TcpAddress& at);
+            const std::optional<net::DataConnectionRoute>& route);
+  std::optional<net::DataConnectionRoute> next_route(const net::TcpAddress& at);
   void warn_of_route(const std::string& route, const std::string& why);
 
   const std::shared_ptr<Session> session_;  // shared with the engine's peer, as its Channel

@@ -81,7 +81,7 @@ Status EngineImpl::set_up_identity(const EngineOptions& options) {
                 std::to_string(control::kMaxEngineName) + " at most, give a shorter one"};
   auto secret = base::read_secret(options_);
   if (!secret.ok()) return secret.status();
-  auto interfaces = control::find_interfaces(options_.tcp_interfaces);
+  auto interfaces = net::find_interfaces(options_.tcp_interfaces);
   if (!interfaces.ok()) return interfaces.status();
   identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
                .incarnation = base::random_u64(),

@@ -7,8 +7,8 @@
 #include "base/schema/local_generated.h"
 #include "control/exchange.hpp"
 #include "control/handshake.hpp"
-#include "control/interfaces.hpp"
 #include "memory/descriptor.hpp"
+#include "net/interfaces.hpp"
 #include "store/protocol.hpp"
 #include "tests/fuzz/frames.hpp"
 #include "tests/fuzz/support.hpp"
@@ -234,7 +234,7 @@ void write(const std::filesystem::path& folder) {
   words.add("hello", join({raw({0}), encode(hello)}));
   Hello interfaces = hello;
   for (const char* each : {"10.0.1.2", "2001:db8::2"})
-    interfaces.addresses.push_back(*parse_host(each));
+    interfaces.addresses.push_back(*net::parse_host(each));
   words.add("hello_addresses", join({raw({0}), encode(interfaces)}));
   words.add("error", join({raw({1}), encode_error(finished.status)}));
   words.add("import", join({raw({2}), encode_import("kv", 3)}));

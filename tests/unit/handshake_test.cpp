@@ -5,7 +5,7 @@
 
 #include "base/schema/control_generated.h"
 #include "base/schema/flat.hpp"
-#include "control/interfaces.hpp"
+#include "net/interfaces.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::control {
@@ -28,7 +28,7 @@ TEST(Hello, BringsItsAddresses) {
   Hello hello;
   EXPECT_TRUE(test::take(decode_hello(encode(hello))).addresses.empty());
   for (const char* each : {"10.0.1.2", "2001:db8::2"})
-    hello.addresses.push_back(parse_host(each).value());
+    hello.addresses.push_back(net::parse_host(each).value());
   const Hello heard = test::take(decode_hello(encode(hello)));
   ASSERT_EQ(heard.addresses.size(), 2u);
   EXPECT_EQ(heard.addresses[0].to_string(), "10.0.1.2:0");

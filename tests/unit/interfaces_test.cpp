@@ -1,10 +1,10 @@
-#include "control/interfaces.hpp"
+#include "net/interfaces.hpp"
 
 #include <gtest/gtest.h>
 
 #include "tests/support/take.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 namespace interfaces_test {
 
 using test::take;
@@ -148,4 +148,4 @@ TEST(FindInterfaces, NamesWhatIsWrong) {
 }
 
 }  // namespace interfaces_test
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -21,7 +21,7 @@
 
 #include "base/fd.hpp"
 #include "base/options.hpp"
-#include "control/interfaces.hpp"
+#include "net/interfaces.hpp"
 #include "tools/linkspan/command_line/table.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
 
@@ -133,7 +133,7 @@ void check_chosen(Diagnosis& out, const base::Fd& socket,
   constexpr const char* kName = "LINKSPAN_TCP_INTERFACES";
   const auto options = base::Options::from_environment();
   if (!options.ok() || options->tcp_interfaces.empty()) return;
-  const auto chosen = control::find_interfaces(options->tcp_interfaces);
+  const auto chosen = net::find_interfaces(options->tcp_interfaces);
   if (!chosen.ok()) {
     out.add(Level::fail, kArea, kName, chosen.status().what(),
             "set the names of interfaces that have an address, or unset it; no Engine opens until "
@@ -142,14 +142,14 @@ void check_chosen(Diagnosis& out, const base::Fd& socket,
   }
   std::string found, down;
   int least = INT_MAX, most = 0;
-  for (const control::Interface& each : *chosen) {
+  for (const net::Interface& each : *chosen) {
     const auto mtu = mtu_of(socket, each.name);
     const auto one = up.find(each.name);
     if (mtu) least = std::min(least, *mtu), most = std::max(most, *mtu);
     if (one == up.end() || (one->second.flags & IFF_RUNNING) == 0)
       down += (down.empty() ? "" : ", ") + each.name;
     found += (found.empty() ? "" : "; ") + each.name;
-    for (const control::Interface::At& at : each.at) found += " " + at.address.host();
+    for (const net::Interface::At& at : each.at) found += " " + at.address.host();
     found += mtu ? ", MTU " + std::to_string(*mtu) : ", MTU unknown";
   }
   std::string remedy;

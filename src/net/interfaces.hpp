@@ -1,4 +1,4 @@
-// control/interfaces.hpp - the network interfaces that a user named for data connections
+// net/interfaces.hpp - the network interfaces that a user named for data connections
 // (LINKSPAN_TCP_INTERFACES), and the route of each data connection between two hosts.
 //
 // Only addresses that another host can reach count: not loopback, unspecified, multicast,
@@ -15,14 +15,14 @@
 
 #include "net/tcp_socket.hpp"
 
-namespace linkspan::control {
+namespace linkspan::net {
 
 inline constexpr std::size_t kMaxInterfaceAddresses = 16;
 
 struct Interface {
   struct At {
-    net::TcpAddress address;  ///< Its port is 0.
-    unsigned prefix = 0;      ///< Length of the subnet prefix, in bits.
+    TcpAddress address;   ///< Its port is 0.
+    unsigned prefix = 0;  ///< Length of the subnet prefix, in bits.
   };
   std::string name;
   std::vector<At> at;  ///< Never empty.
@@ -32,21 +32,21 @@ struct Interface {
 /// not_found: one does not exist or has no address that counts; the text lists usable ones.
 /// invalid_argument: a name is empty or repeated, or there are more than kMaxInterfaceAddresses.
 Result<std::vector<Interface>> find_interfaces(std::string_view names);
-std::vector<net::TcpAddress> addresses_of(std::span<const Interface> interfaces);
+std::vector<TcpAddress> addresses_of(std::span<const Interface> interfaces);
 
 /// Parses an address that a peer claims. nullopt: it is not numeric, or does not count.
-std::optional<net::TcpAddress> parse_host(std::string_view text);
+std::optional<TcpAddress> parse_host(std::string_view text);
 
 struct DataConnectionRoute {
   std::string interface {};  ///< Empty: the kernel chooses it and `from`.
-  net::TcpAddress from{}, to{};
+  TcpAddress from{}, to{};
   std::string to_string() const;  ///< "eth1 (10.0.1.1) to 10.0.1.2:4711"
 };
 /// Returns the route of data connection k, from 0. It leaves by our interface k mod L, to an
 /// address in one of its subnets, else to any address of a common family; several are used in
 /// rotation. nullopt: that interface has no route. Pure.
 std::optional<DataConnectionRoute> choose_route(std::span<const Interface> ours,
-                                                std::span<const net::TcpAddress> theirs,
-                                                std::uint64_t k, std::uint16_t port);
+                                                std::span<const TcpAddress> theirs, std::uint64_t k,
+                                                std::uint16_t port);
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net

@@ -1,4 +1,4 @@
-#include "control/interfaces.hpp"
+#include "net/interfaces.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -11,7 +11,7 @@
 #include <map>
 #include <memory>
 
-namespace linkspan::control {
+namespace linkspan::net {
 namespace {
 
 constexpr const char* kOption = "tcp_interfaces (LINKSPAN_TCP_INTERFACES)";
@@ -23,7 +23,7 @@ std::span<const std::uint8_t> bits_of(const sockaddr_storage& raw) {
                                   : std::span(bytes + offsetof(sockaddr_in6, sin6_addr), 16);
 }
 
-bool counts(const net::TcpAddress& address) {
+bool counts(const TcpAddress& address) {
   const auto bits = bits_of(address.raw);
   if (address.is_loopback()) return false;
   // 0.0.0.0/8 is this host, 224.0.0.0/4 is multicast, 240.0.0.0/4 is reserved or broadcast.
@@ -73,11 +73,11 @@ Result<std::map<std::string, std::vector<Interface::At>, std::less<>>> all_inter
   return all;
 }
 
-bool same_family(const net::TcpAddress& a, const net::TcpAddress& b) {
+bool same_family(const TcpAddress& a, const TcpAddress& b) {
   return a.raw.ss_family == b.raw.ss_family;
 }
 
-bool same_subnet(const Interface::At& ours, const net::TcpAddress& theirs) {
+bool same_subnet(const Interface::At& ours, const TcpAddress& theirs) {
   if (!same_family(ours.address, theirs)) return false;
   const auto a = bits_of(ours.address.raw), b = bits_of(theirs.raw);
   for (std::size_t i = 0, left = std::min<std::size_t>(ours.prefix, 8 * a.size()); left != 0; ++i) {
@@ -130,18 +130,18 @@ Result<std::vector<Interface>> find_interfaces(std::string_view names) {
   return found;
 }
 
-std::vector<net::TcpAddress> addresses_of(std::span<const Interface> interfaces) {
-  std::vector<net::TcpAddress> out;
+std::vector<TcpAddress> addresses_of(std::span<const Interface> interfaces) {
+  std::vector<TcpAddress> out;
   for (const Interface& each : interfaces)
     for (const Interface::At& at : each.at) out.push_back(at.address);
   return out;
 }
 
-std::optional<net::TcpAddress> parse_host(std::string_view text) {
+std::optional<TcpAddress> parse_host(std::string_view text) {
   if (text.size() >= INET6_ADDRSTRLEN || text.find('\0') != std::string_view::npos)
     return std::nullopt;
   const std::string host(text);
-  net::TcpAddress address;
+  TcpAddress address;
   in_addr four{};
   in6_addr six{};
   if (::inet_pton(AF_INET, host.c_str(), &four) == 1) {
@@ -168,14 +168,14 @@ std::string DataConnectionRoute::to_string() const {
 }
 
 std::optional<DataConnectionRoute> choose_route(std::span<const Interface> ours,
-                                                std::span<const net::TcpAddress> theirs,
-                                                std::uint64_t k, std::uint16_t port) {
+                                                std::span<const TcpAddress> theirs, std::uint64_t k,
+                                                std::uint16_t port) {
   if (ours.empty()) return std::nullopt;
   const Interface& interface = ours[k % ours.size()];
   const auto pick = [&](const auto& fits) -> std::optional<DataConnectionRoute> {
     for (const Interface::At& at : interface.at) {
-      std::vector<net::TcpAddress> fitting;
-      for (const net::TcpAddress& each : theirs)
+      std::vector<TcpAddress> fitting;
+      for (const TcpAddress& each : theirs)
         if (fits(at, each)) fitting.push_back(each);
       if (!fitting.empty())
         return DataConnectionRoute{interface.name, at.address,
@@ -184,9 +184,9 @@ std::optional<DataConnectionRoute> choose_route(std::span<const Interface> ours,
     return std::nullopt;
   };
   if (auto near = pick(same_subnet)) return near;
-  return pick([](const Interface::At& at, const net::TcpAddress& each) {
+  return pick([](const Interface::At& at, const TcpAddress& each) {
     return same_family(at.address, each);
   });
 }
 
-}  // namespace linkspan::control
+}  // namespace linkspan::net
