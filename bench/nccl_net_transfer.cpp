@@ -159,7 +159,7 @@ Status measure(const Case& c, const cuda::Device* device, const std::string& fol
   auto to = Memory::create(c.on_gpu ? device : nullptr, bytes);
   if (!to.ok()) return to.status();
   EngineOptions options;
-  options.nccl_net_plugin = folder + c.file;
+  options.transport["nccl_net.plugin"] = folder + c.file;
   auto near = Engine::open(options), far = Engine::open(options);
   if (!near.ok()) return near.status();
   if (!far.ok()) return far.status();

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using namespace transport::nccl_net::tcpx;
-using base::Unpack;
+using transport::nccl_net::Unpack;
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint32_t kPage = 4096, kHeaders = 66;  // Ethernet, IPv4, TCP with timestamps

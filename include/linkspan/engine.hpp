@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,11 +55,6 @@ struct EngineOptions {
   /// chooses between them by these rates. Keeps 4 MiB of pinned memory and 9 MiB of the GPU's.
   /// Unset: the default, false, which chooses by rates measured on two H200.
   std::optional<bool> calibrate{};
-  /// Names NCCL network plugins that connect to peers as well: names or paths, separated by commas;
-  /// x also means libnccl-net-x.so. A plugin is its vendor's code in this process (docs/tcpx.md).
-  /// Between processes of one host only transfers with `require = "nccl_net"` use it. Empty: the
-  /// default. "none": no plugin.
-  std::string nccl_net_plugin{};
   /// Names a file with the shared secret: 16 to 4096 bytes, readable by its owner alone. Peers over
   /// TCP prove that they know the secret, and all messages to them are authenticated. TCP beyond
   /// loopback needs it on both sides (docs/security.md). Empty: the environment's; if that is empty
@@ -67,13 +63,22 @@ struct EngineOptions {
   /// Allows TCP beyond loopback without a shared secret. Anyone who can reach the port becomes a
   /// peer (docs/security.md). Unset: the default, false.
   std::optional<bool> insecure{};
-  /// Names network interfaces, separated by commas: "eth1,eth2". Data connections to remote peers
-  /// use them round-robin if both sides name some (docs/tcp.md). Each must exist here and have an
-  /// address. Empty: the default; if that is empty too, the kernel's routes decide.
-  std::string tcp_interfaces{};
   /// Encrypts all TCP traffic with TLS 1.3, keyed by the shared secret (required, else open()
   /// answers invalid_argument). Both sides must agree. Unset: the default, false.
   std::optional<bool> tls{};
+  /// Sets options of the transports, each by its key: {{"tcp.interfaces", "eth1,eth2"}}. An empty
+  /// value is the default. invalid_argument names the key and what is allowed.
+  ///
+  /// tcp.interfaces: network interfaces, separated by commas. Data connections to remote peers use
+  /// them round-robin if both sides name some (docs/tcp.md). Each must exist here and have an
+  /// address. By default the kernel's routes decide.
+  /// tcp.connections: data connections to a peer at most, 0 to 64. 0: none of its bytes go by TCP.
+  /// nccl_net.plugin: NCCL network plugins that connect to peers as well: names or paths, separated
+  /// by commas; x also means libnccl-net-x.so. A plugin is its vendor's code in this process
+  /// (docs/tcpx.md). Between processes of one host only transfers with `require = "nccl_net"` use
+  /// it. "none": no plugin, even if the environment names one.
+  /// nccl_net.unpack: how fragments from a GPUDirect-TCPX plugin are unpacked: d2d, host, kernel.
+  std::map<std::string, std::string> transport{};
   Duration transfer_deadline{0};  ///< For TransferOptions::deadline. 0: the default, 30 s.
   /// Receives the log, one whole line a call, on a thread of the Engine that does nothing else: the
   /// function may block and may call linkspan. While more than 1 MiB of lines are queued, further

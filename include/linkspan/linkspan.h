@@ -110,6 +110,12 @@ enum {
   LINKSPAN_LOG_OFF = 4
 };
 
+/* An option of a transport, such as {"tcp.interfaces", "eth1,eth2"} (EngineOptions::transport). */
+typedef struct linkspan_transport_option {
+  const char* key;
+  const char* value;
+} linkspan_transport_option;
+
 typedef struct linkspan_engine_options {
   size_t size;
   const char* name;       /* null: "pid N" */
@@ -118,18 +124,19 @@ typedef struct linkspan_engine_options {
    * nothing else, so it may block and call linkspan. Null: stderr. */
   void (*log)(void* log_user, int level, const char* line, size_t bytes);
   void* log_user;
-  int64_t transfer_deadline;   /* 0: the default */
-  uint32_t cpu_threads;        /* 0: the default */
-  int32_t copy_ctas;           /* -1: the default */
-  int32_t relay_gpus;          /* -1: the default */
-  int32_t calibrate;           /* 0, 1, or -1: the default */
-  int32_t any_uid;             /* 0 or 1 */
-  int32_t use_gpu;             /* 0 or 1 */
-  int32_t insecure;            /* 0, 1, or -1: the default */
-  int32_t tls;                 /* 0, 1, or -1: the default; 1 needs a secret */
-  const char* nccl_net_plugin; /* names or paths by comma, "none"; null: the default */
-  const char* secret_file;     /* shared with peers over TCP; null: the default */
-  const char* tcp_interfaces;  /* of data connections, by comma; null: the default */
+  int64_t transfer_deadline; /* 0: the default */
+  uint32_t cpu_threads;      /* 0: the default */
+  int32_t copy_ctas;         /* -1: the default */
+  int32_t relay_gpus;        /* -1: the default */
+  int32_t calibrate;         /* 0, 1, or -1: the default */
+  int32_t any_uid;           /* 0 or 1 */
+  int32_t use_gpu;           /* 0 or 1 */
+  int32_t insecure;          /* 0, 1, or -1: the default */
+  int32_t tls;               /* 0, 1, or -1: the default; 1 needs a secret */
+  const char* secret_file;   /* shared with peers over TCP; null: the default */
+  /* Null: the defaults. */
+  const linkspan_transport_option* transport;
+  size_t transport_count;
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \

@@ -1,8 +1,10 @@
 // The Engine; linkspan/_engine.py adds what reads better in Python.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -110,9 +112,9 @@ void bind_engine(nb::module_& module) {
           [](PyEngine* self, const std::string& name, nb::handle socket_dir, bool any_uid,
              bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
-             const std::string& nccl_net_plugin, nb::handle secret_file,
-             std::optional<bool> insecure, const std::string& tcp_interfaces,
-             std::optional<bool> tls, std::optional<double> transfer_deadline) {
+             nb::handle secret_file, std::optional<bool> insecure,
+             const std::map<std::string, std::string>& transport, std::optional<bool> tls,
+             std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
                                   .socket_dir = path_of(socket_dir),
                                   .any_uid = any_uid,
@@ -121,11 +123,10 @@ void bind_engine(nb::module_& module) {
                                   .copy_ctas = copy_ctas,
                                   .relay_gpus = relay_gpus,
                                   .calibrate = calibrate,
-                                  .nccl_net_plugin = nccl_net_plugin,
                                   .secret_file = path_of(secret_file),
                                   .insecure = insecure,
-                                  .tcp_interfaces = tcp_interfaces,
                                   .tls = tls,
+                                  .transport = transport,
                                   .transfer_deadline = {},
                                   .log = {}};
             if (transfer_deadline)
@@ -134,9 +135,9 @@ void bind_engine(nb::module_& module) {
           },
           "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
           "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
-          "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "nccl_net_plugin"_a = "",
-          "secret_file"_a = "", "insecure"_a = nb::none(), "tcp_interfaces"_a = "",
-          "tls"_a = nb::none(), "transfer_deadline"_a = nb::none())
+          "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "secret_file"_a = "",
+          "insecure"_a = nb::none(), "transport"_a = nb::dict(), "tls"_a = nb::none(),
+          "transfer_deadline"_a = nb::none())
       .def("_register",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {

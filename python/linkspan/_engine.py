@@ -37,11 +37,11 @@ class Engine(_core.Engine):
     connect(). any_uid: accepts peers of other users. use_gpu False: makes no CUDA call. cpu_threads
     0: the default. copy_ctas: the most CTAs that one copy by a kernel uses; 0: copy engines only.
     relay_gpus: how many other GPUs' PCIe links large copies may use. calibrate: measures rates at
-    first use. nccl_net_plugin: an NCCL network plugin that moves bytes too (docs/tcpx.md).
-    secret_file: a file with the secret shared with peers over TCP. insecure: allows TCP beyond
-    loopback without one; any process that reaches the port is then a peer (docs/security.md).
-    tcp_interfaces: network interfaces that data connections use round-robin, "eth1,eth2". tls:
-    encrypts all TCP traffic; needs a secret, and both sides must agree. transfer_deadline: seconds.
+    first use. secret_file: a file with the secret shared with peers over TCP. insecure: allows TCP
+    beyond loopback without one; any process that reaches the port is then a peer
+    (docs/security.md). tls: encrypts all TCP traffic; needs a secret, and both sides must agree.
+    transport: options of the transports by key, {"tcp.interfaces": "eth1,eth2"}; docs/options.md
+    lists the keys. transfer_deadline: seconds.
     None, or an empty text: the environment's (docs/options.md), else the default. Paths and
     addresses are str, bytes or os.PathLike.
 

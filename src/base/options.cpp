@@ -32,14 +32,6 @@ constexpr OptionInfo kTable[] = {
     {"cpu_threads", "LINKSPAN_CPU_THREADS", "1 to 256", "the smaller of 16 and the CPU's cores",
      "Threads that copy between host memories, and between GPUs and pageable memory; they start on "
      "demand."},
-    {"tcp_streams", "LINKSPAN_TCP_STREAMS", "0 to 64",
-     "the smaller of 8 and half of the CPU's cores",
-     "TCP connections to a remote peer at most, each with a thread; the smaller number of both "
-     "sides. Two are made when it is met, more while they make transfers faster. 0: no bytes go by "
-     "TCP."},
-    {"tcp_interfaces", "LINKSPAN_TCP_INTERFACES", "names, by comma", "none",
-     "Network interfaces that these connections take in turn, where both sides name some: a `tcp:` "
-     "listen is also at their addresses (docs/tcp.md). None: what the kernel routes by."},
     {"copy_ctas", "LINKSPAN_COPY_CTAS", "0 to 65535", "as many as the GPU has SMs",
      "CTAs of 512 threads that one copy by a kernel takes at most; 0: copy engines only."},
     {"relay_gpus", "LINKSPAN_RELAY_GPUS", "0 to 15", "0",
@@ -63,24 +55,13 @@ constexpr OptionInfo kTable[] = {
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "128",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
-    {"nccl_net_plugin", "LINKSPAN_NCCL_NET_PLUGIN", "names or paths, by comma", "none",
-     "The network plugin of NCCL's by which Engines reach peers as well (docs/tcpx.md); x is also "
-     "libnccl-net-x.so. `linkspan tcpx` and p2p/tcpx load it too, where it is not set "
-     "$NCCL_NET_PLUGIN, else GPUDirect-TCPX below /usr/local/tcpx."},
     {"transfer_deadline", "LINKSPAN_TRANSFER_DEADLINE_MS", "ms", "30000",
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
      "After which a connect or import that names no deadline ends as timed_out."},
-    {"unpack", "LINKSPAN_UNPACK", "d2d, host or kernel",
-     "kernel; d2d in `linkspan tcpx` and p2p/tcpx",
-     "How fragments that a GPUDirect-TCPX plugin has received reach their place: a copy for each, "
-     "through host memory, or one kernel for all."},
-    {"unpack (seed)", "UCCL_TCPX_UNPACK_IMPL", "d2d, host or kernel", "none",
-     "The same for programs that set it; LINKSPAN_UNPACK wins."},
 };
 
-constexpr std::uint64_t kMaxTcpDataConnections = 64, kMaxCpuThreads = 256, kMaxCtas = 65535,
-                        kMaxRelayGpus = 15;
+constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;
 constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::size_t kMinSecret = 16, kMaxSecret = 4096;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;
@@ -96,18 +77,14 @@ Status bad(const char* variable, const char* value, const std::string& remedy, W
           std::string(variable) + "=\"" + value + "\": " + remedy, at};
 }
 
+Setting setting_of(const char* variable) {
+  const char* const value = set_value(variable);
+  return {variable, value == nullptr ? "" : value};
+}
+
 Status read_number(const char* variable, std::uint64_t min, std::uint64_t max,
                    std::uint64_t& into) {
-  const char* text = set_value(variable);
-  if (text == nullptr) return {};
-  const std::string_view all(text);
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), number);
-  if (error != std::errc() || end != all.data() + all.size() || number < min || number > max)
-    return bad(variable, text,
-               "set a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  into = number;
-  return {};
+  return setting_of(variable).read_number(min, max, into);
 }
 
 Status read_flag(const char* variable, bool& into) {
@@ -138,25 +115,29 @@ Status read_socket_dir(std::string& into) {
   return {};
 }
 
-Status read_unpack(std::optional<Unpack>& into) {
-  for (const char* variable : {"LINKSPAN_UNPACK", "UCCL_TCPX_UNPACK_IMPL"}) {
-    const char* set = set_value(variable);
-    if (set == nullptr) continue;
-    into = parse_unpack(set);
-    return into ? Status() : bad(variable, set, kUnpackRemedy);
-  }
+}  // namespace
+
+std::span<const OptionInfo> option_table() noexcept { return kTable; }
+
+Status Setting::refused(const std::string& remedy) const {
+  return bad(from.c_str(), value.c_str(), remedy);
+}
+
+Status Setting::read_number(std::uint64_t min, std::uint64_t max, std::uint64_t& into) const {
+  if (value.empty()) return {};
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < min || number > max)
+    return refused("set a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+  into = number;
   return {};
 }
 
-}  // namespace
-
-std::optional<Unpack> parse_unpack(std::string_view text) noexcept {
-  for (const Unpack method : {Unpack::d2d, Unpack::host, Unpack::kernel})
-    if (text == name_of(method)) return method;
-  return std::nullopt;
+Setting Options::setting_of(const OptionInfo& option) const {
+  if (const auto set = transport.find(option.name); set != transport.end() && !set->second.empty())
+    return {set->first, set->second};
+  return base::setting_of(option.variable);
 }
-
-std::span<const OptionInfo> option_table() noexcept { return kTable; }
 
 Result<Options> Options::from_environment() {
   Options options;
@@ -174,17 +155,10 @@ Result<Options> Options::from_environment() {
           bad("UCCL_P2P_LOG_LEVEL", seed, "set DEBUG, INFO, WARNING or ERROR; it counts as WARNING")
               .what();
   }
-  if (const char* set = set_value("LINKSPAN_NCCL_NET_PLUGIN")) options.nccl_net_plugin = set;
-  if (const char* set = set_value("NCCL_NET_PLUGIN")) options.nccl_net_plugin_of_nccl = set;
-  // hardware_concurrency() returns 0 if the number is not known.
+  // hardware_concurrency() is 0 where it is not known.
   std::uint64_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
   if (Status s = read_number("LINKSPAN_CPU_THREADS", 1, kMaxCpuThreads, threads); !s.ok()) return s;
   options.cpu_threads = static_cast<unsigned>(threads);
-  std::uint64_t streams = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
-  if (Status s = read_number("LINKSPAN_TCP_STREAMS", 0, kMaxTcpDataConnections, streams); !s.ok())
-    return s;
-  options.tcp_streams = static_cast<unsigned>(streams);
-  if (const char* set = set_value("LINKSPAN_TCP_INTERFACES")) options.tcp_interfaces = set;
   if (set_value("LINKSPAN_COPY_CTAS") != nullptr) {
     std::uint64_t ctas = 0;
     if (Status s = read_number("LINKSPAN_COPY_CTAS", 0, kMaxCtas, ctas); !s.ok()) return s;
@@ -206,7 +180,6 @@ Result<Options> Options::from_environment() {
     return s;
   if (Status s = read_duration("LINKSPAN_CONNECT_DEADLINE_MS", options.connect_deadline); !s.ok())
     return s;
-  if (Status s = read_unpack(options.unpack); !s.ok()) return s;
   return options;
 }
 
@@ -243,7 +216,7 @@ Result<std::string> read_secret(const Options& options) {
     if ((facts.st_mode & 077) != 0)
       return Status(Code::permission_denied, Scope::process,
                     where + " may be read by others: chmod 600 " + options.secret_file);
-    secret.resize(kMaxSecret + 2);  // with room for a line end
+    secret.resize(kMaxSecret + 2);  // and a line end
     const ssize_t got = ::pread(file->get(), secret.data(), secret.size(), 0);
     if (got < 0) return Fd::from(where.c_str(), -1).status();
     secret.resize(static_cast<std::size_t>(got));

@@ -74,7 +74,7 @@ Result<Listening> listen_once(const net::TcpAddress& first,
     auto more = listen_at(each.with_port(at->port()));
     if (!more.ok())
       return Status(more.status().code(), more.status().scope(),
-                    "tcp_interfaces: " + more.status().what());
+                    "named interfaces: " + more.status().what());
     out.beside.push_back(*std::move(more));
   }
   return out;

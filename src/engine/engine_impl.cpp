@@ -45,11 +45,11 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
   if (options.copy_ctas) settings->copy_ctas = options.copy_ctas;
   if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
   if (options.calibrate) settings->calibrate = *options.calibrate;
-  if (!options.nccl_net_plugin.empty()) settings->nccl_net_plugin = options.nccl_net_plugin;
   if (options.insecure) settings->insecure = *options.insecure;
   if (options.tls) settings->tls = *options.tls;
   if (!options.secret_file.empty()) settings->secret_file = options.secret_file;
-  if (!options.tcp_interfaces.empty()) settings->tcp_interfaces = options.tcp_interfaces;
+  settings->transport = options.transport;
+  if (Status s = transport::check_options(*settings); !s.ok()) return s;
   if (options.transfer_deadline > Duration::zero())
     settings->transfer_deadline = options.transfer_deadline;
   const base::Level level = settings->log_level;
@@ -81,7 +81,7 @@ Status EngineImpl::set_up_identity(const EngineOptions& options) {
                 std::to_string(control::kMaxEngineName) + " at most, give a shorter one"};
   auto secret = base::read_secret(options_);
   if (!secret.ok()) return secret.status();
-  auto interfaces = net::find_interfaces(options_.tcp_interfaces);
+  auto interfaces = transport::interfaces(options_);
   if (!interfaces.ok()) return interfaces.status();
   identity_ = {.engine = options.name.empty() ? "pid " + std::to_string(::getpid()) : options.name,
                .incarnation = base::random_u64(),

@@ -14,8 +14,6 @@
 namespace linkspan::net {
 namespace {
 
-constexpr const char* kOption = "tcp_interfaces (LINKSPAN_TCP_INTERFACES)";
-
 /// Returns the bytes of an address in network order.
 std::span<const std::uint8_t> bits_of(const sockaddr_storage& raw) {
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(&raw);
@@ -90,13 +88,13 @@ bool same_subnet(const Interface::At& ours, const TcpAddress& theirs) {
 
 }  // namespace
 
-Result<std::vector<Interface>> find_interfaces(std::string_view names) {
+Result<std::vector<Interface>> find_interfaces(std::string_view names, std::string_view option) {
   std::vector<Interface> found;
   if (names.empty()) return found;
   auto all = all_interfaces();
   if (!all.ok()) return all.status();
-  const auto bad = [](Code code, const std::string& why) {
-    return Status(code, Scope::process, std::string(kOption) + ": " + why);
+  const auto bad = [option](Code code, const std::string& why) {
+    return Status(code, Scope::process, std::string(option) + ": " + why);
   };
   const auto missing = [&](const std::string& name, const char* why) {
     std::string usable;

@@ -1,5 +1,5 @@
-// net/interfaces.hpp - the network interfaces that a user named for data connections
-// (LINKSPAN_TCP_INTERFACES), and the route of each data connection between two hosts.
+// net/interfaces.hpp - the network interfaces that a user named for data connections,
+// and the route of each data connection between two hosts.
 //
 // Only addresses that another host can reach count: not loopback, unspecified, multicast,
 // link-local, or IPv4 embedded in IPv6.
@@ -29,9 +29,10 @@ struct Interface {
 };
 
 /// Returns the interfaces in the order of `names`, which is separated by commas and may be empty.
-/// not_found: one does not exist or has no address that counts; the text lists usable ones.
-/// invalid_argument: a name is empty or repeated, or there are more than kMaxInterfaceAddresses.
-Result<std::vector<Interface>> find_interfaces(std::string_view names);
+/// Errors begin with `option`. not_found: one does not exist or has no address that counts; the
+/// text lists usable ones. invalid_argument: a name is empty or repeated, or there are more than
+/// kMaxInterfaceAddresses.
+Result<std::vector<Interface>> find_interfaces(std::string_view names, std::string_view option);
 std::vector<TcpAddress> addresses_of(std::span<const Interface> interfaces);
 
 /// Parses an address that a peer claims. nullopt: it is not numeric, or does not count.

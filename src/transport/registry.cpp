@@ -1,42 +1,79 @@
 #include "transport/registry.hpp"
 
-#include "transport/local/local_transport.hpp"
-#include "transport/nccl_net/nccl_net_transport.hpp"
-#include "transport/tcp/tcp_transport.hpp"
+#include <algorithm>
+#include <string_view>
 
 namespace linkspan::transport {
 
+// A line for each transport, best first.
+#define LINKSPAN_TRANSPORTS(X) X(local) X(nccl_net) X(tcp)
+
+#define LINKSPAN_DECLARE(folder) \
+  namespace folder {             \
+  extern const Factory kFactory; \
+  }
+LINKSPAN_TRANSPORTS(LINKSPAN_DECLARE)
+#undef LINKSPAN_DECLARE
+
+namespace {
+
+#define LINKSPAN_FACTORY(folder) &folder::kFactory,
+constexpr const Factory* kFactories[] = {LINKSPAN_TRANSPORTS(LINKSPAN_FACTORY)};
+#undef LINKSPAN_FACTORY
+
+/// Returns the keys that EngineOptions::transport takes.
+std::vector<std::string_view> keys() {
+  std::vector<std::string_view> all;
+  for (const Factory* each : kFactories)
+    for (const base::OptionInfo& option : each->options)
+      if (const std::string_view name(option.name); name.find(' ') == name.npos)
+        all.push_back(name);
+  return all;
+}
+
+}  // namespace
+
 Result<std::vector<std::unique_ptr<Transport>>> create_all(const Context& context) {
   std::vector<std::unique_ptr<Transport>> all;
-  auto local = local::LocalTransport::create({.topology = context.topology,
-                                              .registry = context.registry,
-                                              .incarnation = context.incarnation,
-                                              .cpu_threads = context.options->cpu_threads,
-                                              .copy_ctas = context.options->copy_ctas,
-                                              .relay_gpus = context.options->relay_gpus,
-                                              .calibrate = context.options->calibrate,
-                                              .staging = context.options->staging});
-  if (!local.ok()) return local.status();
-  all.push_back(*std::move(local));
-  const auto files = nccl_net::files_of(context.options->nccl_net_plugin);
-  if (!files.empty()) {  // "none" is empty, too
-    auto plugin = nccl_net::Plugin::load(files, *context.log);
-    if (!plugin.ok()) return plugin.status();
-    auto net = nccl_net::NcclNetTransport::create({.plugin = *std::move(plugin),
-                                                   .topology = context.topology,
-                                                   .incarnation = context.incarnation,
-                                                   .unpack = context.options->unpack,
-                                                   .copy_ctas = context.options->copy_ctas});
-    if (!net.ok()) return net.status();
-    all.push_back(*std::move(net));
+  for (const Factory* each : kFactories) {
+    auto made = each->create(context);
+    if (!made.ok()) return made.status();
+    if (*made != nullptr) all.push_back(*std::move(made));
   }
-  if (context.options->tcp_streams != 0)
-    all.push_back(std::make_unique<tcp::TcpTransport>(
-        tcp::TcpOptions{.topology = context.topology,
-                        .incarnation = context.incarnation,
-                        .connections = context.options->tcp_streams,
-                        .copy_ctas = context.options->copy_ctas,
-                        .tls = context.options->tls}));
+  return all;
+}
+
+std::vector<base::OptionInfo> option_table() {
+  const auto common = base::option_table();
+  std::vector<base::OptionInfo> all(common.begin(), common.end());
+  for (const Factory* each : kFactories)
+    all.insert(all.end(), each->options.begin(), each->options.end());
+  return all;
+}
+
+Status check_options(const base::Options& options) {
+  const std::vector<std::string_view> known = keys();
+  for (const auto& [key, value] : options.transport) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    std::string text = "EngineOptions::transport has no \"" + key + "\"; known are";
+    for (const std::string_view each : known)
+      text.append(each == known.front() ? " " : ", ").append(each);
+    return {Code::invalid_argument, Scope::process, std::move(text)};
+  }
+  for (const Factory* each : kFactories)
+    if (each->check != nullptr)
+      if (Status s = each->check(options); !s.ok()) return s;
+  return {};
+}
+
+Result<std::vector<net::Interface>> interfaces(const base::Options& options) {
+  std::vector<net::Interface> all;
+  for (const Factory* each : kFactories) {
+    if (each->interfaces == nullptr) continue;
+    auto named = each->interfaces(options);
+    if (!named.ok()) return named.status();
+    all.insert(all.end(), named->begin(), named->end());
+  }
   return all;
 }
 

@@ -165,9 +165,13 @@ PIN(offsetof(linkspan_engine_options, any_uid) == 64);
 PIN(offsetof(linkspan_engine_options, use_gpu) == 68);
 PIN(offsetof(linkspan_engine_options, insecure) == 72);
 PIN(offsetof(linkspan_engine_options, tls) == 76);
-PIN(offsetof(linkspan_engine_options, nccl_net_plugin) == 80);
-PIN(offsetof(linkspan_engine_options, secret_file) == 88);
-PIN(offsetof(linkspan_engine_options, tcp_interfaces) == 96);
+PIN(offsetof(linkspan_engine_options, secret_file) == 80);
+PIN(offsetof(linkspan_engine_options, transport) == 88);
+PIN(offsetof(linkspan_engine_options, transport_count) == 96);
+
+PIN(sizeof(linkspan_transport_option) == 16);
+PIN(offsetof(linkspan_transport_option, key) == 0);
+PIN(offsetof(linkspan_transport_option, value) == 8);
 
 PIN(sizeof(linkspan_connect_options) == 24);
 PIN(offsetof(linkspan_connect_options, timeout) == 8);

@@ -15,7 +15,7 @@ void expect_says(const Status& status, Code code, const std::vector<std::string>
 
 Result<Engine> with_file(const std::string& file) {
   EngineOptions options = engine_options("near");
-  options.nccl_net_plugin = file;
+  options.transport["nccl_net.plugin"] = file;
   return Engine::open(options);
 }
 

@@ -39,7 +39,7 @@ inline TransferOptions by_wire(int wire, Duration deadline = {}) {
 
 inline EngineOptions wire_options(int wire, std::string name = "near") {
   EngineOptions options = engine_options(std::move(name));
-  if (wire != kTcp) options.nccl_net_plugin = plugin_of(wire);
+  if (wire != kTcp) options.transport["nccl_net.plugin"] = plugin_of(wire);
   return options;
 }
 

@@ -3,11 +3,11 @@
 #include <cstdlib>
 #include <random>
 
-#include "base/options.hpp"
 #include "copy/staging.hpp"
 #include "tests/conformance/wire_pair.hpp"
 #include "tests/faults/killer.hpp"
 #include "tests/faults/usage.hpp"
+#include "transport/tcp/options.hpp"
 
 namespace linkspan::test {
 namespace tcp_kills_test {
@@ -31,7 +31,7 @@ class TcpKills : public ::testing::TestWithParam<Kind> {
   }
   /// Returns the number of staging buffers that its connections may use, in both directions.
   static std::uint64_t slots_with_third() {
-    const unsigned streams = take(base::Options::from_environment()).tcp_streams;
+    const unsigned streams = take(transport::tcp::TcpSettings::read({})).connections;
     return std::uint64_t{2} * 2 * copy::Staging::kBuffersPerGpu * streams;
   }
   static MemoryOptions memory() { return {.kind = GetParam().name, .bytes = kBytes}; }

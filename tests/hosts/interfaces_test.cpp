@@ -33,7 +33,7 @@ class HostInterfaces : public OnHosts {
   /// Opens both Engines, which are not connected yet.
   void open(const std::string& near, const std::string& far) {
     EngineOptions options = engine_options("near");
-    options.tcp_interfaces = near;
+    options.transport["tcp.interfaces"] = near;
     options.log = [this](LogLevel level, std::string_view text) {
       const base::MutexLock lock(mutex_);
       if (level == LogLevel::warning) warnings_.emplace_back(text);
@@ -155,7 +155,7 @@ TEST_F(HostInterfaces, ThatAreNotHereOpenNoEngine) {
   EngineOptions options = engine_options("near");
   options.insecure = true;
   const auto opened = [&](const char* names) {
-    options.tcp_interfaces = names;
+    options.transport["tcp.interfaces"] = names;
     return joined_->at(Host::near, [&] { return Engine::open(options).status(); });
   };
   joined_->run(Host::near, "ip address flush dev near2");
@@ -172,7 +172,7 @@ TEST_F(HostInterfaces, ThatAreNotHereOpenNoEngine) {
 
 TEST_F(HostInterfaces, AreListenedAtByWhoMayLeaveTheHost) {
   EngineOptions options = engine_options("near");
-  options.tcp_interfaces = "near1,near2";
+  options.transport["tcp.interfaces"] = "near1,near2";
   joined_->at(Host::near, [&] {
     EXPECT_EQ(take(Engine::open(options)).listen("tcp:10.78.1.1:0").code(),
               Code::permission_denied);

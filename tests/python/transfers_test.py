@@ -17,6 +17,19 @@ from linkspan.compat import ipc
 KIB = 1024
 
 
+def test_options_of_transports_are_one_map() -> None:
+    with linkspan.Engine("few", transport={"tcp.connections": "2"}):
+        pass
+    for transport, why in (
+        ({"tcp.connections": "65"}, 'tcp.connections="65": set a whole number from 0 to 64'),
+        ({"tcp.interface": "eth1"}, 'no "tcp.interface"; known are .*tcp.interfaces'),
+    ):
+        with pytest.raises(linkspan.InvalidArgumentError, match=why):
+            linkspan.Engine("wrong", transport=transport)
+    with pytest.raises(TypeError):
+        linkspan.Engine("wrong", transport={"tcp.connections": 2})
+
+
 def test_a_name_is_expected(pair: Pair) -> None:
     address = pair.there.address
     assert pair.here.connect(address, expect="there").name == "there"

@@ -55,7 +55,9 @@ TEST(CApi, WrongValuesAreNamed) {
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("insecure is 2; from -1 to 1")) << linkspan_last_error();
   options = options_of("wrong");
-  options.nccl_net_plugin = "/nowhere/libnet.so";
+  linkspan_transport_option wanted{"nccl_net.plugin", "/nowhere/libnet.so"};
+  options.transport = &wanted;
+  options.transport_count = 1;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_NOT_FOUND);
   EXPECT_TRUE(says("/nowhere/libnet.so")) << linkspan_last_error();
   options = options_of("wrong");
@@ -63,9 +65,24 @@ TEST(CApi, WrongValuesAreNamed) {
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_NOT_FOUND);
   EXPECT_TRUE(says("/nowhere/secret")) << linkspan_last_error();
   options = options_of("wrong");
-  options.tcp_interfaces = "nowhere0";
+  wanted = {"tcp.interfaces", "nowhere0"};
+  options.transport = &wanted;
+  options.transport_count = 1;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_NOT_FOUND);
   EXPECT_TRUE(says("\"nowhere0\" is not here")) << linkspan_last_error();
+  wanted = {"tcp.interface", "eth1"};
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("no \"tcp.interface\"; known are")) << linkspan_last_error();
+  wanted = {"tcp.connections", "65"};
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("tcp.connections=\"65\": set a whole number from 0 to 64"))
+      << linkspan_last_error();
+  wanted = {nullptr, "1"};
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("transport[0].key is null")) << linkspan_last_error();
+  options.transport = nullptr;
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("1 options of transports at null")) << linkspan_last_error();
   options = options_of("wrong");
   options.tls = 2;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);

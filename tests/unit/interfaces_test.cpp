@@ -130,7 +130,7 @@ TEST(ParseHost, TakesNumbersByWhichAnotherHostIsReached) {
 }
 
 TEST(FindInterfaces, NamesWhatIsWrong) {
-  EXPECT_TRUE(take(find_interfaces("")).empty());
+  EXPECT_TRUE(take(find_interfaces("", "option")).empty());
   struct {
     const char *names, *word;
     Code code;
@@ -140,7 +140,7 @@ TEST(FindInterfaces, NamesWhatIsWrong) {
                    {"nowhere0,", "\"nowhere0\" is not here", Code::not_found},
                    {" lo", "\" lo\" is not here", Code::not_found}};
   for (const auto& each : bad) {
-    const Status status = find_interfaces(each.names).status();
+    const Status status = find_interfaces(each.names, "option").status();
     EXPECT_EQ(status.code(), each.code) << each.names;
     EXPECT_NE(status.what().find(each.word), std::string::npos) << status.what();
     EXPECT_NE(status.what().find("LINKSPAN_TCP_INTERFACES"), std::string::npos);

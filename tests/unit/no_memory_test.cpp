@@ -133,7 +133,8 @@ TEST_F(WithoutMemory, CpuCopiesGoOn) {
 TEST_F(WithoutMemory, NetworkPluginsGoOn) {
   EngineOptions options{.name = "by plugin", .socket_dir = folder_, .use_gpu = false};
   options.log = [](LogLevel, std::string_view) {};
-  options.nccl_net_plugin = file_beside_this_program("libnccl-net-linkspan-test-v12.so");
+  options.transport["nccl_net.plugin"] =
+      file_beside_this_program("libnccl-net-linkspan-test-v12.so");
   auto far = take(Engine::open(options)), near = take(Engine::open(options));
   must(far.listen("unix:" + folder_ + "/p"));
   const Region to = take(far.allocate_shared(kAll.bytes));

@@ -11,11 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "transport/nccl_net/options.hpp"
+#include "transport/registry.hpp"
+#include "transport/tcp/options.hpp"
+
 namespace linkspan::base {
 
 namespace options_test {
 
 using namespace std::chrono_literals;
+using transport::nccl_net::NcclNetSettings, transport::nccl_net::Unpack;
+using transport::tcp::TcpSettings;
 
 /// Sets the variable, or removes it if null. No other thread runs here.
 void set(const char* name, const char* value) {
@@ -27,7 +33,7 @@ void set(const char* name, const char* value) {
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const OptionInfo& option : option_table()) take_away(option.variable);
+    for (const OptionInfo& option : transport::option_table()) take_away(option.variable);
     take_away("XDG_RUNTIME_DIR");
   }
   void TearDown() override {
@@ -61,7 +67,10 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_FALSE(options.calibrate);
   EXPECT_FALSE(options.insecure);
   EXPECT_FALSE(options.tls);
-  EXPECT_FALSE(options.unpack.has_value());
+  EXPECT_FALSE(NcclNetSettings::read(options)->unpack.has_value());
+  EXPECT_EQ(NcclNetSettings::read(options)->plugin, "");
+  EXPECT_GE(TcpSettings::read(options)->connections, 1u);
+  EXPECT_LE(TcpSettings::read(options)->connections, 8u);
   EXPECT_EQ(options.staging, std::size_t{128} << 20);
   EXPECT_EQ(options.transfer_deadline, 30s);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -106,11 +115,12 @@ TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
         std::pair("LINKSPAN_RELAY_GPUS", "16"), std::pair("LINKSPAN_STAGING_MIB", "0"),
         std::pair("LINKSPAN_STAGING_MIB", "64M"), std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
         std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"), std::pair("LINKSPAN_UNPACK", "gpu"),
-        std::pair("UCCL_TCPX_UNPACK_IMPL", "Kernel"),
+        std::pair("LINKSPAN_TCP_STREAMS", "65"), std::pair("UCCL_TCPX_UNPACK_IMPL", "Kernel"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "1e99"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "99999999999999999999")}) {
     set(variable, value);
-    const Status status = Options::from_environment().status();
+    const auto options = Options::from_environment();
+    const Status status = options.ok() ? transport::check_options(*options) : options.status();
     EXPECT_EQ(status.code(), Code::invalid_argument) << variable << "=" << value;
     EXPECT_NE(status.what().find(std::string(variable) + "=\"" + value + "\": set "),
               std::string::npos)
@@ -140,16 +150,51 @@ TEST_F(OptionsTest, TakesTheSeedsLogLevelUnlessOursIsSet) {
 
 TEST_F(OptionsTest, TakesTheSeedsUnpackUnlessOursIsSet) {
   for (const Unpack way : {Unpack::d2d, Unpack::host, Unpack::kernel}) {
-    set("UCCL_TCPX_UNPACK_IMPL", name_of(way));
-    EXPECT_EQ(read().unpack, way) << name_of(way);
+    set("UCCL_TCPX_UNPACK_IMPL", transport::nccl_net::name_of(way));
+    EXPECT_EQ(NcclNetSettings::read(read())->unpack, way) << transport::nccl_net::name_of(way);
   }
   set("LINKSPAN_UNPACK", "d2d");
-  EXPECT_EQ(read().unpack, Unpack::d2d);
+  EXPECT_EQ(NcclNetSettings::read(read())->unpack, Unpack::d2d);
   set("UCCL_TCPX_UNPACK_IMPL", "fast");
-  EXPECT_EQ(read().unpack, Unpack::d2d) << "nobody asked it";
+  EXPECT_EQ(NcclNetSettings::read(read())->unpack, Unpack::d2d) << "nobody asked it";
   set("LINKSPAN_UNPACK", nullptr);
-  EXPECT_NE(Options::from_environment().status().what().find("d2d, host or kernel"),
-            std::string::npos);
+  EXPECT_NE(transport::check_options(read()).what().find("d2d, host or kernel"), std::string::npos);
+}
+
+TEST_F(OptionsTest, TransportsTakeTheirKeyBeforeTheVariable) {
+  set("LINKSPAN_TCP_STREAMS", "3");
+  set("LINKSPAN_NCCL_NET_PLUGIN", "a");
+  Options options = read();
+  EXPECT_EQ(TcpSettings::read(options)->connections, 3u);
+  options.transport = {
+      {"tcp.connections", "5"}, {"nccl_net.plugin", ""}, {"nccl_net.unpack", "host"}};
+  EXPECT_TRUE(transport::check_options(options).ok());
+  EXPECT_EQ(TcpSettings::read(options)->connections, 5u);
+  EXPECT_EQ(NcclNetSettings::read(options)->plugin, "a") << "an empty value is the default";
+  EXPECT_EQ(NcclNetSettings::read(options)->unpack, Unpack::host);
+}
+
+TEST_F(OptionsTest, TransportsNameKeyValueAndWhatIsAllowed) {
+  Options options = read();
+  const auto refused = [&](const char* key, const char* value, const std::string& text) {
+    options.transport = {{key, value}};
+    const Status status = transport::check_options(options);
+    EXPECT_EQ(status.code(), Code::invalid_argument) << key << "=" << value;
+    EXPECT_EQ(status.what(), text);
+  };
+  for (const char* value : {"65", "-1", "few", "1 "})
+    refused("tcp.connections", value,
+            "tcp.connections=\"" + std::string(value) + "\": set a whole number from 0 to 64");
+  refused("nccl_net.unpack", "gpu", "nccl_net.unpack=\"gpu\": set d2d, host or kernel");
+  for (const char* key : {"", "tcp", "tcp.interface", "interfaces", "nccl_net.unpack (seed)"})
+    refused(key, "1",
+            "EngineOptions::transport has no \"" + std::string(key) +
+                "\"; known are nccl_net.plugin, nccl_net.unpack, tcp.connections, "
+                "tcp.interfaces");
+  options.transport = {{"tcp.interfaces", "nowhere0"}};
+  EXPECT_EQ(transport::interfaces(options).status().what().find(
+                "tcp.interfaces (LINKSPAN_TCP_INTERFACES): interface \"nowhere0\" is not here"),
+            0u);
 }
 
 TEST_F(OptionsTest, SecretIsOfTheFileThatNobodyElseReads) {
@@ -199,10 +244,11 @@ TEST_F(OptionsTest, SecretIsOfTheFileThatNobodyElseReads) {
 }
 
 TEST_F(OptionsTest, TableNamesEachOnce) {
-  for (const OptionInfo& a : option_table()) {
+  const auto table = transport::option_table();
+  for (const OptionInfo& a : table) {
     EXPECT_TRUE(std::string(a.variable).rfind("LINKSPAN_", 0) == 0 ||
                 std::string(a.variable).rfind("UCCL_", 0) == 0);
-    for (const OptionInfo& b : option_table()) {
+    for (const OptionInfo& b : table) {
       EXPECT_EQ(std::string(a.variable) == b.variable, &a == &b);
       EXPECT_EQ(std::string(a.name) == b.name, &a == &b);
     }

@@ -58,7 +58,8 @@ class PluginThatStandsStill : public ::testing::TestWithParam<const char*> {
   Engine open(const std::string& name) {
     EngineOptions options{.name = name, .socket_dir = folder_, .use_gpu = false};
     options.log = [](LogLevel, std::string_view) {};
-    options.nccl_net_plugin = test::file_beside_this_program("libnccl-net-linkspan-test-v12.so");
+    options.transport["nccl_net.plugin"] =
+        test::file_beside_this_program("libnccl-net-linkspan-test-v12.so");
     return test::take(Engine::open(options));
   }
   Result<Transfer> write_to_one_more() {

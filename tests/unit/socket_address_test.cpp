@@ -135,7 +135,7 @@ TEST(SocketAddress, OfAListenerMayBeSeveralWithOnePort) {
   const Status busy =
       listen_at(parsed("tcp:127.0.0.3:" + std::to_string(all.at.port)), false, beside).status();
   EXPECT_EQ(busy.code(), Code::busy);
-  EXPECT_NE(busy.what().find("tcp_interfaces: listen at 127.0.0.1"), std::string::npos)
+  EXPECT_NE(busy.what().find("named interfaces: listen at 127.0.0.1"), std::string::npos)
       << busy.what();
   EXPECT_TRUE(take(listen_at(parsed("tcp:0.0.0.0:0"), true, beside)).beside.empty());
 }

@@ -15,7 +15,6 @@
 namespace linkspan::transport::nccl_net::tcpx {
 namespace tcpx_unpack_test {
 
-using base::Unpack;
 using test::take;
 
 constexpr std::size_t kPool = std::size_t{24} << 20, kTarget = kPool, kGuard = 4096;
@@ -239,7 +238,7 @@ TEST_P(UnpackOnDevice, WhatWasLinearIsLeftAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Tcpx, UnpackOnDevice,
                          ::testing::Values(Unpack::d2d, Unpack::host, Unpack::kernel),
-                         [](const auto& way) { return std::string(base::name_of(way.param)); });
+                         [](const auto& way) { return std::string(name_of(way.param)); });
 
 // ---- over a driver whose stream moves when the test says so ------------------------------------
 
@@ -378,12 +377,10 @@ TEST_F(TcpxUnpack, NoCtaIsNoKernel) {
 }
 
 TEST(TcpxUnpackChoice, TheOptionWinsOverTheEnvironmentAndThatOverTheFallback) {
-  base::Options options;
-  EXPECT_EQ(take(choose_unpack("", options, Unpack::kernel)), Unpack::kernel);
-  options.unpack = Unpack::host;
-  EXPECT_EQ(take(choose_unpack("", options, Unpack::kernel)), Unpack::host);
-  EXPECT_EQ(take(choose_unpack("d2d", options, Unpack::kernel)), Unpack::d2d);
-  const Status status = choose_unpack("gpu", options, Unpack::kernel).status();
+  EXPECT_EQ(take(choose_unpack("", std::nullopt, Unpack::kernel)), Unpack::kernel);
+  EXPECT_EQ(take(choose_unpack("", Unpack::host, Unpack::kernel)), Unpack::host);
+  EXPECT_EQ(take(choose_unpack("d2d", Unpack::host, Unpack::kernel)), Unpack::d2d);
+  const Status status = choose_unpack("gpu", std::nullopt, Unpack::kernel).status();
   EXPECT_EQ(status.code(), Code::invalid_argument);
   EXPECT_NE(status.what().find("\"gpu\": set d2d, host or kernel"), std::string::npos);
 }

@@ -76,13 +76,18 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
                     .cpu_threads = c->cpu_threads,
                     .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
                     .relay_gpus = fields.optional("relay_gpus", c->relay_gpus),
-                    .nccl_net_plugin = or_empty(c->nccl_net_plugin),
                     .secret_file = or_empty(c->secret_file),
-                    .tcp_interfaces = or_empty(c->tcp_interfaces),
                     .transfer_deadline = fields.time("transfer_deadline", c->transfer_deadline)};
   if (fields.number("calibrate", c->calibrate, -1, 1) >= 0) out.calibrate = c->calibrate != 0;
   if (fields.number("insecure", c->insecure, -1, 1) >= 0) out.insecure = c->insecure != 0;
   if (fields.number("tls", c->tls, -1, 1) >= 0) out.tls = c->tls != 0;
+  if (c->transport == nullptr && c->transport_count != 0)
+    return bad(std::to_string(c->transport_count) + " options of transports at null");
+  for (std::size_t i = 0; i < c->transport_count; ++i) {
+    const linkspan_transport_option& each = c->transport[i];
+    if (each.key == nullptr) return bad("transport[" + std::to_string(i) + "].key is null");
+    out.transport[each.key] = or_empty(each.value);
+  }
   if (c->log != nullptr)
     out.log = [log = c->log, user = c->log_user](LogLevel level, std::string_view line) {
       log(user, static_cast<int>(level), line.data(), line.size());

@@ -16,6 +16,7 @@
 
 #include "copy/staging.hpp"
 #include "transport/nccl_net/address.hpp"
+#include "transport/nccl_net/options.hpp"
 #include "transport/nccl_net/plugin_thread.hpp"
 #include "transport/transport.hpp"
 #include "transport/wire_region.hpp"
@@ -26,7 +27,7 @@ struct NcclNetOptions {
   std::shared_ptr<Plugin> plugin;      ///< Shared with the process.
   cuda::Topology* topology = nullptr;  ///< Null: no GPU.
   std::uint64_t incarnation = 0;       ///< Of our Engine.
-  std::optional<base::Unpack> unpack{};
+  std::optional<Unpack> unpack{};
   std::optional<unsigned> copy_ctas{};                ///< As in the local transport.
   const base::Clock* clock = &base::Clock::steady();  ///< Clock of the bounds of endpoint.hpp.
 };

@@ -41,12 +41,12 @@ Status ReceiveQueue::make_unpacker() {
   auto pool = tcpx::find_pool(*unpacking_.topology, *device_, comm_->kernels());
   if (!pool.ok()) return pool.status();
   pool_ = *pool;
-  const auto create = [&](base::Unpack method) {
+  const auto create = [&](Unpack method) {
     return tcpx::Unpacker::create(*device_, method, {.ctas = unpacking_.ctas});
   };
-  auto made = create(unpacking_.method.value_or(base::Unpack::kernel));
+  auto made = create(unpacking_.method.value_or(Unpack::kernel));
   if (!made.ok() && made.status().code() == Code::unsupported && !unpacking_.method)
-    made = create(base::Unpack::d2d);
+    made = create(Unpack::d2d);
   if (!made.ok()) return made.status();
   unpacker_ = *std::move(made);
   return {};

@@ -176,7 +176,7 @@ class ReceiveQueue final : public WorkQueue {
   /// Tells how to unpack. Without `method`: by a kernel, or by copies where kernels do not load.
   struct Unpacking {
     const cuda::Topology* topology = nullptr;
-    std::optional<base::Unpack> method{};
+    std::optional<Unpack> method{};
     std::optional<unsigned> ctas{};
   };
   ReceiveQueue(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,

@@ -21,9 +21,9 @@
 
 #include "base/fd.hpp"
 #include "base/options.hpp"
-#include "net/interfaces.hpp"
 #include "tools/linkspan/command_line/table.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
+#include "transport/registry.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -132,14 +132,15 @@ void check_chosen(Diagnosis& out, const base::Fd& socket,
                   const std::map<std::string, Interface>& up) {
   constexpr const char* kName = "LINKSPAN_TCP_INTERFACES";
   const auto options = base::Options::from_environment();
-  if (!options.ok() || options->tcp_interfaces.empty()) return;
-  const auto chosen = net::find_interfaces(options->tcp_interfaces);
+  if (!options.ok()) return;
+  const auto chosen = transport::interfaces(*options);
   if (!chosen.ok()) {
     out.add(Level::fail, kArea, kName, chosen.status().what(),
             "set the names of interfaces that have an address, or unset it; no Engine opens until "
             "then");
     return;
   }
+  if (chosen->empty()) return;
   std::string found, down;
   int least = INT_MAX, most = 0;
   for (const net::Interface& each : *chosen) {

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/options.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
+#include "transport/registry.hpp"
 
 extern char** environ;
 
@@ -17,7 +17,7 @@ constexpr std::string_view kOurs = "LINKSPAN_";
 
 /// Reports unknown names with our prefix: a misspelt one would be ignored silently.
 void check_names(Diagnosis& out) {
-  const auto table = base::option_table();
+  const auto table = transport::option_table();
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view both(*entry);
     const std::string name(both.substr(0, both.find('=')));
@@ -32,15 +32,16 @@ void check_names(Diagnosis& out) {
 
 void check_settings(Diagnosis& out) {
   const auto options = base::Options::from_environment();
-  if (!options.ok()) {
-    const std::string& why = options.status().what();
+  const Status wrong = options.ok() ? transport::check_options(*options) : options.status();
+  if (!wrong.ok()) {
+    const std::string& why = wrong.what();
     out.add(Level::fail, kArea, why.substr(0, why.find('=')), why,
             "unset it, or set what the text asks for; no Engine opens until then");
   }
-  for (const base::OptionInfo& option : base::option_table()) {
+  for (const base::OptionInfo& option : transport::option_table()) {
     const char* value = base::environment(option.variable);
     const bool set = value != nullptr && *value != '\0';
-    const bool refused = !options.ok() && options.status().what().starts_with(option.variable);
+    const bool refused = !wrong.ok() && wrong.what().starts_with(option.variable);
     if (refused) continue;
     out.ok(kArea, option.variable,
            !set            ? std::string(option.fallback) + " (default)"

@@ -27,13 +27,15 @@ std::string variable(const char* name, const char* fallback) {
 bool check_plugin(Diagnosis& out) {
   const auto options = base::Options::from_environment();
   if (!options.ok()) return false;  // check_settings has reported it
-  const std::vector<std::string> files = transport::nccl_net::selected_files({}, *options);
+  const auto settings = transport::nccl_net::NcclNetSettings::read(*options);
+  if (!settings.ok()) return false;
+  const std::vector<std::string> files = transport::nccl_net::selected_files({}, *settings);
   const auto found = transport::nccl_net::find_plugin(files);
   if (found.ok()) {
     out.ok(kArea, "plugin", found->file + ", ncclNetPlugin_v" + std::to_string(found->version));
     return true;
   }
-  if (options->nccl_net_plugin.empty())
+  if (settings->plugin.empty())
     out.ok(kArea, "plugin", "none: GPUDirect-TCPX is not below /usr/local/tcpx");
   else if (files.empty())
     out.ok(kArea, "plugin", "none is wanted");

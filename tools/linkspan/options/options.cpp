@@ -1,11 +1,12 @@
-// `linkspan options`: the settings that come from the environment, from the one table that has
+// `linkspan options`: the settings that come from the environment, from the tables that have
 // them. docs/options.md is its output.
 #include <cstdint>
 #include <iostream>
+#include <string_view>
 
-#include "base/options.hpp"
 #include "tools/linkspan/command_line/table.hpp"
 #include "tools/linkspan/command_line/verb.hpp"
+#include "transport/registry.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 constexpr const char* kHead =
     "# Options\n"
     "\n"
-    "<!-- Made by `./dev docs` from the table in src/base/options.cpp; do not edit. -->\n"
+    "<!-- Made by `./dev docs` from the tables in src/base and src/transport; do not "
+    "edit. -->\n"
     "\n"
     "Settings that come from the environment, read when an Engine opens. What the program sets on\n"
     "`EngineOptions` wins; an empty variable counts as not set; a value that makes no sense is an\n"
@@ -21,6 +23,14 @@ constexpr const char* kHead =
     "\n"
     "| variable | value | if not set | what |\n"
     "|---|---|---|---|\n";
+
+constexpr const char* kKeys =
+    "\n"
+    "`EngineOptions::transport`, in C, C++ and Python, takes those of a transport by key, as "
+    "text:\n"
+    "\n"
+    "| key | as the variable |\n"
+    "|---|---|\n";
 
 class OptionsVerb final : public Verb {
  public:
@@ -37,14 +47,19 @@ class OptionsVerb final : public Verb {
  private:
   static std::string markdown() {
     std::string out = kHead;
-    for (const base::OptionInfo& option : base::option_table())
+    for (const base::OptionInfo& option : transport::option_table())
       out += std::string("| `") + option.variable + "` | " + option.unit + " | " + option.fallback +
              " | " + option.what + " |\n";
+    out += kKeys;
+    for (const base::OptionInfo& option : transport::option_table())
+      if (const std::string_view name(option.name); name.find('.') != name.npos)
+        if (name.find(' ') == name.npos)
+          out += "| `" + std::string(name) + "` | `" + option.variable + "` |\n";
     return out;
   }
   static std::string text() {
     Table table({{"variable"}, {"value"}, {"if not set"}, {"what"}});
-    for (const base::OptionInfo& option : base::option_table())
+    for (const base::OptionInfo& option : transport::option_table())
       table.add({option.variable, option.unit, option.fallback, option.what});
     return table.text();
   }

@@ -195,7 +195,9 @@ class Run {
     pool_ = *pool;
     auto options = base::Options::from_environment();
     if (!options.ok()) return options.status();
-    auto way = tcpx::choose_unpack(plan_.unpack, *options, base::Unpack::d2d);
+    const auto settings = NcclNetSettings::read(*options);
+    if (!settings.ok()) return settings.status();
+    auto way = tcpx::choose_unpack(plan_.unpack, settings->unpack, Unpack::d2d);
     if (!way.ok()) return way.status();
     auto unpacker = tcpx::Unpacker::create(*memory_->device(), *way, {.ctas = options->copy_ctas});
     if (!unpacker.ok()) return unpacker.status();
@@ -234,10 +236,8 @@ class Run {
     if (end->ok() && plan_.bytes == 0) print_("Device unpack completed successfully");
     return *end;
   }
-  static const char* name_of(base::Unpack way) {
-    return way == base::Unpack::d2d    ? "D2D copies"
-           : way == base::Unpack::host ? "host gather"
-                                       : "one kernel";
+  static const char* name_of(Unpack way) {
+    return way == Unpack::d2d ? "D2D copies" : way == Unpack::host ? "host gather" : "one kernel";
   }
 
   /// Moves the bytes of a completed receive to their destination.

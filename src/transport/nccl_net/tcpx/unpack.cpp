@@ -13,8 +13,6 @@
 namespace linkspan::transport::nccl_net::tcpx {
 namespace {
 
-using base::Unpack;
-
 constexpr std::size_t kMarkLine = 128;  // the mark has cache lines of its own
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32, kCtasPerSm = 2;
 constexpr std::size_t kSteps = Unpacker::kStreamEntries / 2 - 1;  // between two marks
@@ -37,12 +35,11 @@ constexpr std::size_t list_bytes(std::size_t entry) {
 
 }  // namespace
 
-Result<Unpack> choose_unpack(std::string_view option, const base::Options& options,
-                             Unpack fallback) {
-  if (option.empty()) return options.unpack.value_or(fallback);
-  const auto method = base::parse_unpack(option);
+Result<Unpack> choose_unpack(std::string_view option, std::optional<Unpack> set, Unpack fallback) {
+  if (option.empty()) return set.value_or(fallback);
+  const auto method = parse_unpack(option);
   if (!method)
-    return refused("no unpack is called \"" + std::string(option) + "\": " + base::kUnpackRemedy);
+    return refused("no unpack is called \"" + std::string(option) + "\": " + kUnpackRemedy);
   return *method;
 }
 
@@ -127,7 +124,7 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
     if (request.block == nullptr) return refused("receive " + std::to_string(i) + " has no block");
     if (request.host != nullptr && method_ != Unpack::host)
       return refused("receive " + std::to_string(i) + " goes to host memory, where " +
-                     base::name_of(method_) + " does not unpack: `host` does");
+                     name_of(method_) + " does not unpack: `host` does");
     bytes += request.block->bytes();
     // There may be 16k entries: checking each takes as long as moving it.
     if (request.block->largest() <= most) {

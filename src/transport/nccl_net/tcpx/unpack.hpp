@@ -22,18 +22,17 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/options.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
+#include "transport/nccl_net/options.hpp"
 #include "transport/nccl_net/tcpx/rx_descriptor.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
 
-/// Returns the method that `option` names, else the environment's, else `fallback`.
+/// Returns the method that `option` names, else `set`, else `fallback`.
 /// invalid_argument: `option` is unknown; the text lists the known ones.
-Result<base::Unpack> choose_unpack(std::string_view option, const base::Options& options,
-                                   base::Unpack fallback);
+Result<Unpack> choose_unpack(std::string_view option, std::optional<Unpack> set, Unpack fallback);
 
 /// Describes one receive to unpack. No two receives of a batch may share a destination byte.
 struct UnpackRequest {
@@ -63,7 +62,7 @@ class Unpacker {
   };
   /// Creates an Unpacker. `device` outlives it. unsupported: `kernel` where kernels do not load or
   /// may use no CTA.
-  static Result<std::unique_ptr<Unpacker>> create(const cuda::Device& device, base::Unpack method,
+  static Result<std::unique_ptr<Unpacker>> create(const cuda::Device& device, Unpack method,
                                                   const KernelBounds& bounds,
                                                   const base::Clock& clock = base::Clock::steady());
   /// Requires: all batches are quiet, or the process is ending.
@@ -71,7 +70,7 @@ class Unpacker {
   Unpacker(const Unpacker&) = delete;
   Unpacker& operator=(const Unpacker&) = delete;
 
-  base::Unpack method() const noexcept { return method_; }
+  Unpack method() const noexcept { return method_; }
   /// Begins a batch whose receives the plugin's test() has completed. no_resource: kBatches are in
   /// flight, poll() frees them. invalid_argument: more than a batch takes, or a destination that
   /// this method cannot reach. After an error nothing is in flight.
@@ -111,7 +110,7 @@ class Unpacker {
     base::Time due{}, polled_at{};
   };
 
-  Unpacker(const cuda::Device& device, base::Unpack method, unsigned ctas, const base::Clock& clock,
+  Unpacker(const cuda::Device& device, Unpack method, unsigned ctas, const base::Clock& clock,
            cuda::PinnedBuffer memory, cuda::Stream stream);
   UnpackBatch& of(UnpackId id) { return batches_[id % kBatches]; }
   Result<std::uint64_t> check(std::span<const UnpackRequest> requests) const;
@@ -128,7 +127,7 @@ class Unpacker {
   bool quiet(const UnpackBatch& batch) const noexcept;
 
   const cuda::Device& device_;
-  const base::Unpack method_;
+  const Unpack method_;
   const unsigned ctas_;
   const base::Clock& clock_;
   Status failure_;                         // why the context failed

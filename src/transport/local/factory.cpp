@@ -1,0 +1,19 @@
+#include "transport/factory.hpp"
+
+#include "transport/local/local_transport.hpp"
+
+namespace linkspan::transport::local {
+
+// Its options are those of the copiers (base/options.hpp).
+extern constinit const Factory kFactory{.create = [](const Context& context) {
+  return LocalTransport::create({.topology = context.topology,
+                                 .registry = context.registry,
+                                 .incarnation = context.incarnation,
+                                 .cpu_threads = context.options->cpu_threads,
+                                 .copy_ctas = context.options->copy_ctas,
+                                 .relay_gpus = context.options->relay_gpus,
+                                 .calibrate = context.options->calibrate,
+                                 .staging = context.options->staging});
+}};
+
+}  // namespace linkspan::transport::local

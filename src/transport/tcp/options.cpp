@@ -1,0 +1,60 @@
+#include "transport/tcp/options.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "transport/factory.hpp"
+#include "transport/tcp/tcp_transport.hpp"
+
+namespace linkspan::transport::tcp {
+namespace {
+
+constexpr base::OptionInfo kOptions[] = {
+    {"tcp.connections", "LINKSPAN_TCP_STREAMS", "0 to 64",
+     "the smaller of 8 and half of the CPU's cores",
+     "TCP connections to a remote peer at most, each with a thread; the smaller number of both "
+     "sides. Two are made when it is met, more while they make transfers faster. 0: no bytes go by "
+     "TCP."},
+    {"tcp.interfaces", "LINKSPAN_TCP_INTERFACES", "names, by comma", "none",
+     "Network interfaces that these connections take in turn, where both sides name some: a `tcp:` "
+     "listen is also at their addresses (docs/tcp.md). None: what the kernel routes by."},
+};
+constexpr const base::OptionInfo& kConnections = kOptions[0];
+constexpr const base::OptionInfo& kInterfaces = kOptions[1];
+constexpr std::uint64_t kMaxConnections = 64;
+
+Status check(const base::Options& options) { return TcpSettings::read(options).status(); }
+
+Result<std::unique_ptr<Transport>> create(const Context& context) {
+  const auto settings = TcpSettings::read(*context.options);
+  if (!settings.ok()) return settings.status();
+  std::unique_ptr<Transport> made;
+  if (settings->connections != 0)
+    made = std::make_unique<TcpTransport>(TcpOptions{.topology = context.topology,
+                                                     .incarnation = context.incarnation,
+                                                     .connections = settings->connections,
+                                                     .copy_ctas = context.options->copy_ctas,
+                                                     .tls = context.options->tls});
+  return made;
+}
+
+Result<std::vector<net::Interface>> interfaces(const base::Options& options) {
+  return net::find_interfaces(options.setting_of(kInterfaces).value,
+                              "tcp.interfaces (LINKSPAN_TCP_INTERFACES)");
+}
+
+}  // namespace
+
+Result<TcpSettings> TcpSettings::read(const base::Options& options) {
+  // hardware_concurrency() is 0 where it is not known.
+  std::uint64_t connections = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
+  const base::Setting set = options.setting_of(kConnections);
+  if (Status s = set.read_number(0, kMaxConnections, connections); !s.ok()) return s;
+  return TcpSettings{.connections = static_cast<unsigned>(connections),
+                     .interfaces = options.setting_of(kInterfaces).value};
+}
+
+extern constinit const Factory kFactory{
+    .options = kOptions, .check = check, .create = create, .interfaces = interfaces};
+
+}  // namespace linkspan::transport::tcp
