@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/options.hpp"
@@ -23,6 +24,13 @@ struct Context {
   const base::Log* log = nullptr;
 };
 
+/// What a transport finds on this machine, for `linkspan doctor`.
+struct Finding {
+  std::string area, name, found;
+  std::string remedy;    ///< Empty: all is well.
+  bool present = false;  ///< What it looked for is there.
+};
+
 /// Describes a transport and makes it.
 struct Factory {
   std::span<const base::OptionInfo> options{};  ///< Their names begin with "<transport>.".
@@ -32,6 +40,8 @@ struct Factory {
   Result<std::unique_ptr<Transport>> (*create)(const Context& context) = nullptr;
   /// Returns the network interfaces that its options name for data connections. May be null.
   Result<std::vector<net::Interface>> (*interfaces)(const base::Options& options) = nullptr;
+  /// check() has accepted the options. May be null.
+  Finding (*find)(const base::Options& options) = nullptr;
 };
 
 }  // namespace linkspan::transport

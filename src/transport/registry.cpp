@@ -77,4 +77,11 @@ Result<std::vector<net::Interface>> interfaces(const base::Options& options) {
   return all;
 }
 
+std::vector<Finding> findings(const base::Options& options) {
+  std::vector<Finding> all;
+  for (const Factory* each : kFactories)
+    if (each->find != nullptr) all.push_back(each->find(options));
+  return all;
+}
+
 }  // namespace linkspan::transport

@@ -22,5 +22,7 @@ Status check_options(const base::Options& options);
 /// Returns the network interfaces that options name for data connections. Errors as
 /// net::find_interfaces().
 Result<std::vector<net::Interface>> interfaces(const base::Options& options);
+/// Returns what each transport finds on this machine. check_options() has accepted the options.
+std::vector<Finding> findings(const base::Options& options);
 
 }  // namespace linkspan::transport

@@ -2,6 +2,7 @@
 
 #include "transport/factory.hpp"
 #include "transport/nccl_net/nccl_net_transport.hpp"
+#include "transport/nccl_net/plugin_selection.hpp"
 
 namespace linkspan::transport::nccl_net {
 namespace {
@@ -36,6 +37,25 @@ Result<std::unique_ptr<Transport>> create(const Context& context) {
                                    .copy_ctas = context.options->copy_ctas});
 }
 
+/// Looks for the plugin that programs of TCPX select.
+Finding find(const base::Options& options) {
+  const auto settings = NcclNetSettings::read(options);
+  if (!settings.ok()) return {};
+  const std::vector<std::string> files = selected_files({}, *settings);
+  const auto found = find_plugin(files);
+  Finding out{.area = "tcpx", .name = "plugin", .found = {}, .remedy = {}, .present = found.ok()};
+  if (found.ok())
+    out.found = found->file + ", ncclNetPlugin_v" + std::to_string(found->version);
+  else if (settings->plugin.empty())
+    out.found = "none: GPUDirect-TCPX is not below /usr/local/tcpx";
+  else if (files.empty())
+    out.found = "none is wanted";
+  if (!out.found.empty()) return out;
+  out.found = found.status().what();
+  out.remedy = "name a plugin of NCCL's, or unset LINKSPAN_NCCL_NET_PLUGIN and NCCL_NET_PLUGIN";
+  return out;
+}
+
 }  // namespace
 
 std::optional<Unpack> parse_unpack(std::string_view text) noexcept {
@@ -56,6 +76,7 @@ Result<NcclNetSettings> NcclNetSettings::read(const base::Options& options) {
   return out;
 }
 
-extern constinit const Factory kFactory{.options = kOptions, .check = check, .create = create};
+extern constinit const Factory kFactory{
+    .options = kOptions, .check = check, .create = create, .find = find};
 
 }  // namespace linkspan::transport::nccl_net

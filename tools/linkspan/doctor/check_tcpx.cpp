@@ -1,4 +1,4 @@
-// Checks for the doctor what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
+// The doctor's look at what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
 // devmem TCP in the kernel, interfaces, the plugin's environment.
 #include <net/if.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #include "base/environment.hpp"
 #include "base/fd.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
-#include "transport/nccl_net/plugin_selection.hpp"
+#include "transport/registry.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -23,29 +23,22 @@ std::string variable(const char* name, const char* fallback) {
   return value == nullptr || *value == '\0' ? fallback : value;
 }
 
-/// Returns true if a plugin was found, so that the further checks make sense.
+/// Adds what the transports find. Returns whether there is a plugin like TCPX, for which to look
+/// further: that has version 7 alone.
 bool check_plugin(Diagnosis& out) {
   const auto options = base::Options::from_environment();
-  if (!options.ok()) return false;  // check_settings has reported it
-  const auto settings = transport::nccl_net::NcclNetSettings::read(*options);
-  if (!settings.ok()) return false;
-  const std::vector<std::string> files = transport::nccl_net::selected_files({}, *settings);
-  const auto found = transport::nccl_net::find_plugin(files);
-  if (found.ok()) {
-    out.ok(kArea, "plugin", found->file + ", ncclNetPlugin_v" + std::to_string(found->version));
-    return true;
+  // The check of settings reports wrong ones.
+  if (!options.ok() || !transport::check_options(*options).ok()) return false;
+  bool present = false;
+  for (const transport::Finding& each : transport::findings(*options)) {
+    out.add(each.remedy.empty() ? Level::ok : Level::warn, each.area, each.name, each.found,
+            each.remedy);
+    present = present || (each.present && each.area == kArea);
   }
-  if (settings->plugin.empty())
-    out.ok(kArea, "plugin", "none: GPUDirect-TCPX is not below /usr/local/tcpx");
-  else if (files.empty())
-    out.ok(kArea, "plugin", "none is wanted");
-  else
-    out.add(Level::warn, kArea, "plugin", found.status().what(),
-            "name a plugin of NCCL's, or unset LINKSPAN_NCCL_NET_PLUGIN and NCCL_NET_PLUGIN");
-  return false;
+  return present;
 }
 
-/// Checks the Unix sockets, one for each GPU, from which the plugin gets its receive pool.
+/// One for each GPU, by which the plugin gets its receive pool.
 void check_sockets(Diagnosis& out) {
   const std::string folder = variable("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", "/run/tcpx");
   std::size_t sockets = 0;
@@ -61,7 +54,7 @@ void check_sockets(Diagnosis& out) {
 }
 
 void check_dma_buf(Diagnosis& out, const Gpus& gpus) {
-  if (gpus.count() == 0) return;  // check_gpu has reported it
+  if (gpus.count() == 0) return;  // the GPUs' check tells of it
   for (unsigned gpu = 0; gpu < gpus.count(); ++gpu) {
     const std::string name = "DMA-BUF of gpu" + std::to_string(gpu);
     if (gpus.info(gpu).dma_buf)
@@ -72,7 +65,7 @@ void check_dma_buf(Diagnosis& out, const Gpus& gpus) {
   }
 }
 
-/// Returns true if the kernel knows the socket option; otherwise it answers ENOPROTOOPT.
+/// Asked of the kernel itself: a socket option that it does not know is ENOPROTOOPT.
 bool kernel_knows(const base::Fd& socket, int option) {
   const std::uint32_t none[2] = {0, 0};
   return ::setsockopt(socket.get(), SOL_SOCKET, option, none, sizeof none) == 0 ||
