@@ -39,9 +39,6 @@ class NotificationRing {
     return page_[kDoorbell].load(std::memory_order_seq_cst) != 0 &&
            page_[kDoorbell].exchange(0, std::memory_order_seq_cst) != 0;
   }
-  void restore_doorbell_request() {
-    page_[kDoorbell].store(1, std::memory_order_relaxed);
-  }  ///< The doorbell was not sent.
   /// Reader: returns false if a message is there already. Else the next put() is followed by a
   /// doorbell.
   bool request_doorbell();

@@ -61,15 +61,25 @@ Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> p
   if (remote_ && !fds.empty())  // the kernel would drop them silently
     return {Code::unsupported, Scope::request, "no file descriptor travels over TCP"};
   const base::MutexLock lock(mutex_);
-  const base::FrameHeader header{.length = 0,
-                                 .version = base::kProtocolVersion,
-                                 .op = static_cast<std::uint16_t>(op),
-                                 .id = id,
-                                 .incarnation = us_.incarnation};
-  if (Status status = channel_.queue(header, payload, fds); !status.ok()) return status;
+  if (Status status = channel_.queue(header_of(op, id), payload, fds); !status.ok()) return status;
   // The rest is sent when the socket has room. A broken connection shows as end-of-file.
-  (void)channel_.flush();
+  (void)flush_queued();
   return {};
+}
+
+base::FrameHeader Session::header_of(FrameOp op, std::uint64_t id) const noexcept {
+  return {.length = 0,
+          .version = base::kProtocolVersion,
+          .op = static_cast<std::uint16_t>(op),
+          .id = id,
+          .incarnation = us_.incarnation};
+}
+
+Status Session::flush_queued() {
+  Status status = channel_.flush();
+  if (!collect_owed_ || !channel_.queue(header_of(FrameOp::collect, 0), {}, {}).ok()) return status;
+  collect_owed_ = false;
+  return channel_.flush();
 }
 
 bool Session::wants_write() {
@@ -79,7 +89,7 @@ bool Session::wants_write() {
 
 Status Session::flush() {
   const base::MutexLock lock(mutex_);
-  return channel_.flush();
+  return flush_queued();
 }
 
 bool Session::has_buffered() {
@@ -160,11 +170,20 @@ Status Session::notify(std::span<const std::byte> message) {
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
   Status status = outgoing_->put(message);
   const bool full = status.code() == Code::no_resource;
-  if (full && !collecting_ && !send(FrameOp::collect, 0, {}).ok()) return status;
+  if (full ? !collecting_ : status.ok() && outgoing_->consume_doorbell_request())
+    request_collection();
   collecting_ = full;
-  if (status.ok() && outgoing_->consume_doorbell_request() && !send(FrameOp::collect, 0, {}).ok())
-    outgoing_->restore_doorbell_request();
   return status;
+}
+
+/// Sends a `collect`, or leaves it to the flush that makes room for it.
+void Session::request_collection() {
+  {
+    const base::MutexLock lock(mutex_);
+    collect_owed_ = true;
+    (void)flush_queued();
+  }
+  if (wants_write()) writer_.write_when_ready(id_);
 }
 
 std::optional<std::vector<std::byte>> Session::next_notification() {

@@ -236,6 +236,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Status on_import(const base::Frame& frame);
   Status queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                std::span<base::Fd> fds) LINKSPAN_EXCLUDES(mutex_);
+  base::FrameHeader header_of(FrameOp op, std::uint64_t id) const noexcept;
+  void request_collection() LINKSPAN_EXCLUDES(mutex_);
+  Status flush_queued() LINKSPAN_REQUIRES(mutex_);
   void answer_error(std::uint64_t id, const Status& status);
   void disconnect(const Status& why);
   void report_end();
@@ -249,6 +252,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const int socket_;
   base::Mutex mutex_;
   base::FdChannel channel_ LINKSPAN_GUARDED_BY(mutex_);
+  bool collect_owed_ LINKSPAN_GUARDED_BY(mutex_) = false;  // it had no room in channel_
   std::atomic<bool> disconnected_{false};
 
   SessionStage stage_ = SessionStage::greeting;

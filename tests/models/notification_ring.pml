@@ -3,10 +3,12 @@
  * The writer puts messages into shared memory and makes no system call, unless the reader has asked
  * for a bell: then a frame of the socket follows. The reader's user looks, asks, looks again and
  * sleeps at a condition; its Control thread hears the frame, empties the ring and wakes the user.
- * The writer is in Session::notify() with NotificationRing::put() and take_bell(), the user in
- * EngineImpl::notifications() with ask_for_bell(), the Control thread in EngineImpl::collect().
+ * The writer is in Session::notify() with NotificationRing::put() and
+ * consume_doorbell_request(), the user in EngineImpl::notifications() with request_doorbell(), the
+ * Control thread in EngineImpl::on_collect_request().
  * Stores of the writer pass through a store buffer, as those of a core do: one that is sequentially
- * consistent is drained before the next load. The socket has room for each frame.
+ * consistent is drained before the next load. Other frames may leave no room in the socket's queue:
+ * the writer then owes the frame, and Session::flush_queued() queues it once there is room.
  * Checked: the user never sleeps for ever while a message lies in the ring or beside it, and the
  * writer never waits for ever for room in the ring.
  */
@@ -19,6 +21,8 @@ byte written, taken;   /* words of the shared page */
 bool bell;             /* the same */
 byte buffered;         /* `written` in the store buffer of the writer */
 byte frames;           /* in the socket: "collect" */
+bool congested;        /* the queue of the socket has no room */
+bool owed;             /* a "collect" that had none */
 byte kept;             /* messages that the Control thread has taken out */
 byte news;             /* grows when who sleeps is to look anew */
 bool events_mutex;
@@ -32,6 +36,35 @@ end:
   od
 }
 
+inline request_collection() {
+  if
+  :: atomic { !congested -> frames++ }
+#ifdef BROKEN_BELL_WITHOUT_ROOM_IS_FORGOTTEN
+  :: congested
+#else
+  :: atomic { congested -> owed = true }
+#endif
+  fi
+}
+
+/* Other frames of the session: they fill the queue, and the Control thread sends them. */
+proctype Others() {
+  byte times;
+  do
+  :: times == 2 -> break
+  :: times < 2 ->
+    times++;
+    congested = true;
+    atomic {
+      congested = false;
+      if
+      :: owed -> owed = false; frames++
+      :: else
+      fi
+    }
+  od
+}
+
 proctype Writer() {
   byte put;
   bool asked_for_bell;
@@ -42,7 +75,7 @@ proctype Writer() {
     if
     :: put - taken == ROOM ->
       if
-      :: !asked -> frames++
+      :: !asked -> request_collection()
       :: else
       fi;
       asked = true;
@@ -58,7 +91,7 @@ proctype Writer() {
       :: bell ->
         atomic { asked_for_bell = bell; bell = false };
         if
-        :: asked_for_bell -> frames++
+        :: asked_for_bell -> request_collection()
         :: else
         fi
       :: else
@@ -122,5 +155,5 @@ proctype User() {
 }
 
 init {
-  atomic { run StoreBuffer(); run Writer(); run Control(); run User() }
+  atomic { run StoreBuffer(); run Others(); run Writer(); run Control(); run User() }
 }

@@ -56,8 +56,6 @@ TEST_F(NotificationRingTest, RingsForWhoSleepsAndOnlyOnce) {
   must(writer_.put(message(1, 2)));
   EXPECT_TRUE(writer_.consume_doorbell_request());
   EXPECT_FALSE(writer_.consume_doorbell_request());
-  writer_.restore_doorbell_request();
-  EXPECT_TRUE(writer_.consume_doorbell_request());
 }
 
 TEST_F(NotificationRingTest, IsFullUntilSomeAreTaken) {

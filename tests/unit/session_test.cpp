@@ -40,6 +40,14 @@ class RemoteSession : public test::ControlFixture {
   }
 };
 
+class LocalSession : public test::ControlFixture {
+ protected:
+  void SetUp() override {
+    ControlFixture::SetUp();
+    serve(false);
+  }
+};
+
 TEST_F(RemoteSession, OfAHostThatVanishedInSilenceIsGone) {
   const auto channel = meet();
   vanish(channel);
@@ -112,6 +120,29 @@ TEST_F(RemoteSession, IsGreetedWithoutAWordOfThisProcess) {
   EXPECT_EQ(hello.engine, "server");
   EXPECT_EQ(hello.process, base::ProcessIdentity());
   EXPECT_NE(hello.key_share, Hello().key_share);
+}
+
+/// The peer sleeps until its doorbell rings, and its socket has no room for that frame now.
+TEST_F(LocalSession, RingsTheDoorbellOnceItsSocketHasRoom) {
+  auto channel = connect();
+  auto ring = take(NotificationRing::create());
+  base::Fd fds[] = {take(base::open_pidfd(::getpid())), ring.release_fd()};
+  const Hello hello{
+      .engine = "odd", .process = base::this_process(), .key_share = {}, .transports = {}};
+  test::send_raw(channel, FrameOp::hello, encode(hello), test::kRawIncarnation, fds);
+  test::send_raw(channel, FrameOp::ready, {});
+  ASSERT_EQ(answer(channel), Code::not_found);
+  Session& session = *quiet_.last();
+  const std::vector<std::byte> large(65536);
+  for (const std::span<const std::byte> payload : {std::span(large), std::span(large).first(0)})
+    while (session.send(FrameOp::notify, 0, payload).ok()) {
+    }
+  ASSERT_TRUE(ring.request_doorbell());
+  EXPECT_EQ(session.notify(large).to_string(), "ok");
+  for (auto frame = next_raw(channel);; frame = next_raw(channel)) {
+    ASSERT_TRUE(frame) << "the doorbell was lost";
+    if (static_cast<FrameOp>(frame->header.op) == FrameOp::collect) break;
+  }
 }
 
 TEST_F(RemoteSession, SaysAndHearsGoodbye) {
