@@ -39,7 +39,8 @@ class ImportCache {
 
   /// Returns the open Value, or the result of open(). If another thread's open() fails, ours is
   /// tried: keys may differ in what they contain, and errors are not cached. timed_out: another
-  /// thread's open() outlasted the deadline; ours must bound itself.
+  /// thread's open() outlasted the deadline; ours must bound itself. An open() that throws ends as
+  /// one that fails, for the other threads.
   Result<std::shared_ptr<Value>> get(const Key& key, base::Deadline deadline, const Open& open)
       LINKSPAN_EXCLUDES(mutex_) {
     {
@@ -57,19 +58,18 @@ class ImportCache {
         changed_.wait(mutex_, deadline);
       }
     }
-    Result<std::unique_ptr<Value>> opened = open();
-    // Shared by the users of the cache; the cache itself has a weak reference.
-    const std::shared_ptr<Value> value =
-        opened.ok() ? std::shared_ptr<Value>(std::move(*opened)) : nullptr;
-    {
-      base::MutexLock lock(mutex_);
-      CacheEntry& entry = entries_[key];
-      entry.opening = false;
-      entry.value = value;
-      changed_.notify_all();
+    try {
+      Result<std::unique_ptr<Value>> opened = open();
+      // Shared by the users of the cache; the cache itself has a weak reference.
+      const std::shared_ptr<Value> value =
+          opened.ok() ? std::shared_ptr<Value>(std::move(*opened)) : nullptr;
+      end_opening(key, value);
+      if (value == nullptr) return opened.status();
+      return value;
+    } catch (...) {
+      end_opening(key, nullptr);
+      throw;
     }
-    if (value == nullptr) return opened.status();
-    return value;
   }
 
   /// Returns the number of open Values.
@@ -86,6 +86,14 @@ class ImportCache {
     std::weak_ptr<Value> value;
     bool opening = false;
   };
+
+  void end_opening(const Key& key, const std::shared_ptr<Value>& value) LINKSPAN_EXCLUDES(mutex_) {
+    base::MutexLock lock(mutex_);
+    CacheEntry& entry = entries_.find(key)->second;
+    entry.opening = false;
+    entry.value = value;
+    changed_.notify_all();
+  }
 
   void erase_expired() LINKSPAN_REQUIRES(mutex_) {
     std::erase_if(entries_, [](const auto& entry) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <latch>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -72,6 +73,12 @@ TEST_F(ImportCacheTest, AnErrorIsNotRemembered) {
   EXPECT_EQ(failed.status().code(), Code::cuda);
   EXPECT_EQ(cache.size(), 0u);
   EXPECT_TRUE(cache.get(kKey, soon(), opener()).ok());
+}
+
+TEST_F(ImportCacheTest, AnOpenThatThrowsLetsTheNextOneOpen) {
+  const auto throws = []() -> Result<std::unique_ptr<Opened>> { throw std::bad_alloc(); };
+  EXPECT_THROW((void)cache.get(kKey, soon(), throws), std::bad_alloc);
+  EXPECT_TRUE(cache.get(kKey, Deadline::after(Clock::steady(), 0ms), opener()).ok());
 }
 
 TEST_F(ImportCacheTest, OneOpensAndTheOthersWaitForIt) {
