@@ -1,8 +1,9 @@
 #include "cuda/shared_range.hpp"
 
 #include <bit>
+#include <list>
 #include <map>
-#include <vector>
+#include <utility>
 
 #include "base/mutex.hpp"
 #include "linkspan/types.hpp"
@@ -30,10 +31,22 @@ CUmemAccessDesc read_write(const Device& device) {
 struct PoolImports {
   struct PoolImport {
     unsigned users = 0;
-    std::vector<CUmemoryPool> pools;
+    std::list<CUmemoryPool> pools;
   };
+  using ByBase = std::map<CUdeviceptr, PoolImport>;
   base::Mutex mutex;
-  std::map<CUdeviceptr, PoolImport> by_base LINKSPAN_GUARDED_BY(mutex);
+  ByBase by_base LINKSPAN_GUARDED_BY(mutex);
+
+  /// Adds an import. `made` has one entry, that of the import, which its first user adds as it is.
+  void add(CUdeviceptr base, ByBase made) LINKSPAN_REQUIRES(mutex) {
+    auto node = made.extract(made.begin());
+    node.key() = base;
+    auto done = by_base.insert(std::move(node));
+    if (done.inserted) return;
+    PoolImport& known = done.position->second;
+    ++known.users;
+    known.pools.splice(known.pools.end(), done.node.mapped().pools);
+  }
 
   /// Returns the imports, which are never destroyed: mappings may end at the very end.
   static PoolImports& all() {
@@ -160,14 +173,15 @@ Result<std::unique_ptr<SharedRange>> SharedRange::open(const Device& device, con
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportFromShareableHandle");
   auto data = std::bit_cast<CUmemPoolPtrExportData>(pointer);
   CUdeviceptr base = 0;
+  // Made before the import, after which nothing may throw before it is counted.
+  PoolImports::ByBase made;
+  made[0] = {.users = 1, .pools = {range->pool_}};
   {
     PoolImports& imports = PoolImports::all();
     const base::MutexLock lock(imports.mutex);
     r = driver.cuMemPoolImportPointer(&base, range->pool_, &data);
     if (r != CUDA_SUCCESS) return to_status(driver, r, "cuMemPoolImportPointer");
-    PoolImports::PoolImport& import = imports.by_base[base];
-    ++import.users;
-    import.pools.push_back(range->pool_);
+    imports.add(base, std::move(made));
   }
   range->base_ = base;
   CUdeviceptr begin = 0;
