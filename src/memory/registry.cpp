@@ -283,8 +283,11 @@ Result<std::shared_ptr<const Registration>> Registry::insert(Region::Facts facts
   Result<std::unique_ptr<const Region>> region = Region::create(facts);
   if (!region.ok()) return region.status();
   auto registration = std::make_shared<const Registration>(*std::move(region), std::move(backing));
-  entries_.emplace(++last_serial_, RegistryEntry{registration, {}});
-  if (registration->backing_ != nullptr) backed_.emplace(last_serial_, registration);
+  decltype(entries_) made;
+  made.emplace(last_serial_ + 1, RegistryEntry{registration, {}});
+  if (registration->backing_ != nullptr) backed_.emplace(last_serial_ + 1, registration);
+  entries_.merge(made);  // allocates nothing
+  ++last_serial_;
   if (facts.peers.exclusive) ++exclusive_;
   return registration;
 }

@@ -160,7 +160,7 @@ class Registry {
   const RegistryEntry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
   Status may_leave(const RegistryEntry& entry, std::string_view name) const
       LINKSPAN_REQUIRES(mutex_);
-  std::uint64_t insert_set(std::string_view name, std::vector<std::uint64_t> serials)
+  std::uint64_t replace_set(std::string_view name, std::vector<std::uint64_t> serials)
       LINKSPAN_REQUIRES(mutex_);
   void unpublish(std::string_view name) LINKSPAN_REQUIRES(mutex_);
   /// Returns a registration that overlaps what a peer can map with these bytes, and whose

@@ -1,4 +1,5 @@
 // The host memory that a Registry makes itself or has pinned.
+#include "base/no_memory.hpp"
 #include "cuda/topology.hpp"
 #include "memory/host_backing.hpp"
 #include "memory/registry.hpp"
@@ -23,9 +24,10 @@ Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint6
   if (!made.ok()) return made;
   // Pinned after the insertion: a GPU that becomes active meanwhile is seen here or by
   // pin_shared().
-  const Result<const cuda::Device*> device = device_to_pin(false);
-  Status pinned = device.status();
-  if (device.ok() && *device != nullptr) pinned = backing->pin(**device);
+  const Status pinned = base::or_no_memory([&] {
+    const Result<const cuda::Device*> device = device_to_pin(false);
+    return device.ok() && *device != nullptr ? backing->pin(**device) : device.status();
+  });
   if (!pinned.ok()) {
     if (Status removed = remove((*made)->id()); !removed.ok()) return removed;
     return pinned;

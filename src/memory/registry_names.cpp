@@ -27,8 +27,10 @@ Status Registry::set_name(const RegionId& id, std::string_view name) {
   }
   if (!name.empty())
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
-  unpublish(entry->name);
-  if (!name.empty()) insert_set(name, {id.serial});
+  if (name.empty())
+    unpublish(entry->name);
+  else
+    replace_set(name, {id.serial});
   return {};
 }
 
@@ -50,9 +52,7 @@ Result<std::uint64_t> Registry::publish(std::string_view name, std::span<const R
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
     serials.push_back(id.serial);
   }
-  unpublish(name);
-  for (const std::uint64_t serial : serials) unpublish(entries_.at(serial).name);
-  return insert_set(name, std::move(serials));
+  return replace_set(name, std::move(serials));
 }
 
 std::string Registry::name(const RegionId& id) const {
@@ -93,10 +93,19 @@ Status Registry::may_leave(const RegistryEntry& entry, std::string_view name) co
                                                   ": publish that without it");
 }
 
-std::uint64_t Registry::insert_set(std::string_view name, std::vector<std::uint64_t> serials) {
-  for (const std::uint64_t serial : serials) entries_.at(serial).name = name;
-  names_[std::string(name)] = {++last_version_, std::move(serials)};
-  return last_version_;
+/// Publishes the regions as `name`, and unpublishes the sets of that name and of these regions.
+/// Changes nothing if memory is short.
+std::uint64_t Registry::replace_set(std::string_view name, std::vector<std::uint64_t> serials) {
+  std::vector<std::string> names(serials.size(), std::string(name));
+  decltype(names_) made;
+  const PublishedSet& set =
+      made.emplace(name, PublishedSet{last_version_ + 1, std::move(serials)}).first->second;
+  unpublish(name);
+  for (const std::uint64_t serial : set.serials) unpublish(entries_.at(serial).name);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    entries_.at(set.serials[i]).name = std::move(names[i]);
+  names_.merge(made);
+  return ++last_version_;
 }
 
 void Registry::unpublish(std::string_view name) {

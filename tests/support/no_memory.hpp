@@ -3,7 +3,11 @@
 // Threads: one NoMemory at a time; any thread.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstddef>
+#include <new>
+#include <thread>
 
 namespace linkspan::test {
 
@@ -17,5 +21,25 @@ class NoMemory {
 
   static std::size_t failed() noexcept;  ///< Allocations, since the last one began.
 };
+
+/// Calls `use` on a thread in which the first allocation fails, then the second and so on, until
+/// none fails. Calls `check` after each, with true if `use` has thrown bad_alloc.
+template <class Use, class Check>
+void fail_each_allocation(const Use& use, const Check& check) {
+  for (unsigned nth = 1, failed = 1; failed != 0; ++nth) {
+    bool threw = false;
+    std::jthread([&] {
+      ::pthread_setname_np(::pthread_self(), "ls-test");
+      const NoMemory none("ls-test", nth);
+      try {
+        use();
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      failed = static_cast<unsigned>(NoMemory::failed());
+    }).join();
+    check(threw);
+  }
+}
 
 }  // namespace linkspan::test

@@ -12,11 +12,14 @@
 #include "cuda/memory.hpp"
 #include "cuda/topology.hpp"
 #include "memory/descriptor.hpp"
+#include "tests/support/no_memory.hpp"
+#include "tests/support/take.hpp"
 
 namespace linkspan::memory {
 namespace registry_test {
 
 using Found = std::shared_ptr<const Registration>;
+using test::must;
 
 Found take(Result<Found> made) {
   EXPECT_TRUE(made.ok()) << made.status().to_string();
@@ -210,6 +213,30 @@ TEST_F(RegistryTest, ANameStandsForAWholeSetOrForNone) {
   EXPECT_EQ(registry.name(ids[1]), "");
   EXPECT_EQ(registry.publish("w", std::vector{ids[1], ids[2]}).status().code(), Code::not_found);
   EXPECT_GT(*registry.publish("w", std::vector{ids[1]}), second);
+}
+
+TEST_F(RegistryTest, PublishChangesNothing_WhenMemoryEnds) {
+  const std::vector ids{take(registry.add(memory.data(), 10, {}, false))->id()};
+  const std::string name = "a name that no small string holds", other = "another " + name;
+  must(registry.publish(name, ids).status());
+  test::fail_each_allocation([&] { (void)registry.publish(other, ids); },
+                             [&](bool threw) {
+                               EXPECT_EQ(registry.name(ids.front()), threw ? name : other);
+                               EXPECT_EQ(registry.find_set(name).has_value(), threw);
+                               EXPECT_EQ(registry.find_set(other).has_value(), !threw);
+                             });
+}
+
+TEST_F(RegistryTest, KeepsNothingOfARegion_WhenMemoryEnds) {
+  test::fail_each_allocation(
+      [&] {
+        if (const auto made = registry.allocate_shared(4096, {}); made.ok())
+          must(registry.remove((*made)->id()));
+      },
+      [&](bool) {
+        EXPECT_TRUE(registry.all().empty());
+        EXPECT_EQ(registry.find_shared(0, 1), nullptr);
+      });
 }
 
 TEST_F(RegistryTest, IsBusyWhileTransfersBorrow) {
