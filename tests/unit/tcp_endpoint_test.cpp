@@ -2,6 +2,7 @@
 // made.
 #include <utility>
 
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
@@ -189,6 +190,55 @@ TEST_F(TcpConnectionGroup, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
     ASSERT_TRUE(ends_.all.contains(cookies_));
     EXPECT_EQ(ends_.all[cookies_].code(), Code::canceled);
     lonely->peer_terminated();
+  }
+}
+
+/// A post() that throws has begun nothing; one that does not tells its end.
+TEST_F(TcpConnectionGroup, BeginsABatchOrNone_WhenMemoryEnds) {
+  const Block block{0, 0, 100};
+  for (const auto& [op, connected] : {std::pair(linkspan::Op::write, false),
+                                      {linkspan::Op::write, true},
+                                      {linkspan::Op::read, false},
+                                      {linkspan::Op::read, true}}) {
+    std::shared_ptr<const memory::Registration> region;
+    std::unique_ptr<Endpoint> endpoint;
+    base::Fd peers_end;
+    const auto begin = [&, with_stream = connected] {
+      region = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
+      must(transport_.publish(region->region()).status());
+      endpoint = take(transport_.connect(
+          encode(Address{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}), channel_,
+          base::Deadline::after(base::Clock::steady(), 1min)));
+      if (!with_stream) return;
+      auto [ours, theirs] = test::tcp_pair();
+      peers_end = std::move(theirs);
+      must(dynamic_cast<DataConnectionSink&>(*endpoint).on_data_connection(
+          base::AuthenticatedSocket{std::move(ours), keys_}));
+    };
+    begin();
+    test::fail_each_allocation(
+        [&, op = op] {
+          must(endpoint->post({.op = op,
+                               .local = &region->region(),
+                               .remote = remote_.get(),
+                               .shape = std::span(&block, 1),
+                               .cookie = ++cookies_}));
+        },
+        [&](bool threw) {
+          EXPECT_EQ(transport_.retract(region->region(), false).code(),
+                    threw ? Code::ok : Code::busy);
+          endpoint->peer_terminated();
+          const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+          while (!endpoint->drained() && !limit.passed()) endpoint->progress(ends_);
+          EXPECT_TRUE(endpoint->drained());
+          endpoint->progress(ends_);
+          EXPECT_EQ(ends_.all.contains(cookies_), !threw);
+          if (!threw) must(transport_.retract(region->region(), false));
+          begin();
+        });
+    endpoint->peer_terminated();
+    const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+    while (!endpoint->drained() && !limit.passed()) endpoint->progress(ends_);
   }
 }
 

@@ -12,6 +12,12 @@ namespace {
 constexpr std::uint64_t kSmall =
     16u << 10;  // sent by the posting thread: that takes about as long as waking another
 
+/// Makes room for one more, so that the next push_back() does not throw.
+template <class Batch>
+void make_room(std::vector<Batch>& batches) {
+  if (batches.size() == batches.capacity()) batches.reserve(2 * batches.size() + 1);
+}
+
 bool is_small(const Outgoing& batch) {
   std::uint64_t bytes = 0;
   for (const Extent& extent : batch.extents)
@@ -32,6 +38,7 @@ void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
     const base::MutexLock lock(mutex_);
     if (failure_) return end(batch->result, *failure_);
     if (queue_.empty() && is_small(*batch)) by = find_idle();
+    make_room(puts_);
     queue_.push_back(batch);
     puts_.push_back(std::move(batch));
     on_batch_begun();
@@ -45,11 +52,12 @@ void ConnectionGroup::get(std::shared_ptr<Incoming> batch, Head question) {
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return end(batch->result, *failure_);
-    gets_.push_back(std::move(batch));
+    make_room(gets_);
     question.incarnation = options_.incarnation;
-    on_batch_begun();
     by = enqueue(question);
-    gets_.back()->requested_on = by.get();
+    batch->requested_on = by.get();
+    gets_.push_back(std::move(batch));
+    on_batch_begun();
   }
   if (by != nullptr) by->send_now();
 }
@@ -87,13 +95,14 @@ void ConnectionGroup::cancel(FrameType type, std::uint64_t id) {
     return;
   }
   Incoming* const batch = find(gets_, id);
-  if (batch == nullptr || std::exchange(batch->canceled, true)) return;
+  if (batch == nullptr || batch->canceled) return;
   if (connections_.empty()) return cancel_unsent(id);
   // The cancel must not overtake its request.
-  if (const auto by =
-          enqueue({.type = FrameType::cancel, .id = id, .incarnation = options_.incarnation},
-                  batch->requested_on))
-    by->wake();
+  const auto by =
+      enqueue({.type = FrameType::cancel, .id = id, .incarnation = options_.incarnation},
+              batch->requested_on);
+  batch->canceled = true;
+  if (by != nullptr) by->wake();
 }
 
 /// Ends a batch that the peer does not know of, because no data connection exists yet.
@@ -114,11 +123,11 @@ void ConnectionGroup::cancel_unsent(std::uint64_t id) {
 Status ConnectionGroup::add(std::shared_ptr<DataConnection> connection) {
   const base::MutexLock lock(mutex_);
   if (failure_) return *failure_;
-  for (auto& question : std::exchange(pending_frames_, {}))
-    connection->enqueue(std::move(question.frame));
+  for (const auto& question : pending_frames_) connection->enqueue(question.frame);
+  connections_.push_back(connection);
+  pending_frames_.clear();
   for (const auto& get : gets_)
     if (get->requested_on == nullptr) get->requested_on = connection.get();
-  connections_.push_back(std::move(connection));
   wake_some();
   return {};
 }

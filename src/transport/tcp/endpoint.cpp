@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "transport/tcp/data_connection.hpp"
 
 namespace linkspan::transport::tcp {
@@ -108,12 +109,13 @@ Status TcpEndpoint::post(const Batch& batch) {
       wire_batch(batch, transport_.published(), peer_.incarnation, transport_.capabilities());
   if (!resolved.ok()) return resolved.status();
   if (batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
-  TcpInflightBatch inflight{
-      .id = ++last_id_,
-      .cookie = batch.cookie,
-      .type = batch.op == linkspan::Op::write ? FrameType::put : FrameType::get,
-      .remote = resolved->remote,
-      .result = {}};
+  // In its own list until the group has the batch: after that nothing may throw.
+  std::list<TcpInflightBatch> posted(1);
+  TcpInflightBatch& inflight = posted.front();
+  inflight.id = ++last_id_;
+  inflight.cookie = batch.cookie;
+  inflight.type = batch.op == linkspan::Op::write ? FrameType::put : FrameType::get;
+  inflight.remote = resolved->remote;
   if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
   const auto blocks = resolved->checked.blocks();
   const WireKey& key = inflight.remote->key();
@@ -133,12 +135,13 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->extents.reserve(blocks.size());
     for (const Block& b : blocks)
       out->extents.push_back({here + b.local_offset, b.remote_offset, b.bytes});
-    if (carries_notification(batch, out->extents)) {
+    const bool notifies = carries_notification(batch, out->extents);
+    if (notifies) {
       out->notification.assign(batch.notification.begin(), batch.notification.end());
       out->after = batch.notifications_before;
-      *batch.notifies = true;
     }
     group_->put(std::move(out));
+    if (notifies) *batch.notifies = true;
   } else {
     auto in = std::make_shared<Incoming>();
     Head question{.type = FrameType::get,
@@ -160,7 +163,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     }
     group_->get(std::move(in), std::move(question));
   }
-  batches_.push_back(std::move(inflight));
+  batches_.splice(batches_.end(), posted);
   return {};
 }
 
@@ -310,7 +313,8 @@ Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket)
                             .ctas = transport_.options().copy_ctas.value_or(~0U)},
       **thread);
   if (Status status = group_->add(connection); !status.ok()) return {};  // the connection closes
-  if (Status status = (*thread)->add(connection); !status.ok()) {
+  if (Status status = base::or_no_memory([&] { return (*thread)->add(connection); });
+      !status.ok()) {
     group_->on_connection_closed(*connection);
     return status;
   }

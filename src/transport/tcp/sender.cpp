@@ -6,9 +6,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "copy/cma.hpp"
 #include "memory/page_access.hpp"
 #include "memory/validate_allocation.hpp"
@@ -54,6 +56,7 @@ bool Sender::is_full() {
 
 Result<bool> Sender::poll() {
   const base::MutexLock lock(sending_);
+  if (group_.has_failed()) return false;
   bool moved = poll_gpu();
   moved |= stage();
   auto sent = send_frames();
@@ -68,8 +71,13 @@ Result<bool> Sender::send_now() {
   if (tls_ != nullptr) return false;       // its thread also receives by it
   if (!sending_.try_lock()) return false;  // its thread is sending, and might not poll again
   Result<bool> sent = staged_.empty() && !current_ && !group_.has_failed();
-  if (*sent) sent = send_frames();
-  if (sent.ok()) sent = !current_ && idle_;
+  try {
+    if (*sent) sent = send_frames();
+    if (sent.ok()) sent = !current_ && idle_;
+  } catch (const std::exception&) {
+    group_.fail(base::no_memory(Scope::peer));  // the frame is incomplete: nothing may follow it
+    sent = false;
+  }
   sending_.unlock();
   return sent;
 }
