@@ -159,7 +159,7 @@ Status Submission::check_path(const TransferEndpoints& between, const transport:
   if (required.empty()) return {};
   const auto explained = explain(between, size);
   if (!explained.ok()) return explained.status();
-  const bool leaves_host = transports_[between.transport]->capabilities().leaves_host;
+  const bool leaves_host = uses_.transports[between.transport]->capabilities().leaves_host;
   if (satisfies(explained->path, leaves_host, required)) return {};
   return {Code::unsupported, Scope::request,
           "path \"" + required + "\" was required, this transfer takes " +

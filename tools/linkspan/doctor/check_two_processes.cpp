@@ -61,7 +61,8 @@ Status add_memories(TwoProcesses& both, const std::vector<Try>& all) {
 
 void check_two_processes(Diagnosis& out, const Gpus& gpus) {
   const auto options = base::Options::from_environment();
-  if (!options.ok() || !transport::check_options(*options).ok()) return;  // check_settings has reported it
+  if (!options.ok() || !transport::check_options(*options).ok())
+    return;  // check_settings has reported it
   const std::vector<Try> all = tries(gpus, out.gpu_problem());
   auto both = TwoProcesses::start(gpus);
   Status status = both.ok() ? add_memories(**both, all) : both.status();
