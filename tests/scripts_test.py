@@ -20,6 +20,7 @@ import check_claims  # noqa: E402
 import check_facts  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
+import check_transports  # noqa: E402
 import check_words  # noqa: E402
 import mutants  # noqa: E402
 import tell_failures  # noqa: E402
@@ -72,6 +73,39 @@ class Words(unittest.TestCase):
         self.assertEqual(found, ["src/a.cpp:2: Watcher is out: ProgressThread"] * 2)
         others = {"include/linkspan/device/a.h": "Gate", "src/b.cpp": "WatcherX gate;"}
         self.assertEqual(faults(others, check_words.check), [])
+
+
+class Transports(unittest.TestCase):
+    def found(self, path: str, text: str) -> int:
+        folders = {f"src/transport/{name}/a.hpp": "" for name in ("local", "tcp", "nccl_net")}
+        return len(faults({**folders, path: text}, check_transports.check))
+
+    def test_only_its_folder_names_a_transport(self):
+        for text in (
+            '#include "transport/tcp/a.hpp"\n',
+            "auto a = transport::local::LocalTransport();\n",
+            'options.transport["tcp.interfaces"] = "";\n',
+            'if (path == "nccl_net") return;\n',
+            "std::string nccl_net_plugin;\n",
+        ):
+            self.assertEqual(self.found("src/engine/a.cpp", text), 1, text)
+            self.assertEqual(self.found("src/transport/registry.cpp", text), 0, text)
+        self.assertEqual(self.found("src/transport/tcp/a.cpp", '"tcp"; tcp::a();'), 0)
+        self.assertEqual(self.found("src/transport/tcp/a.cpp", "local::a();"), 1)
+
+    def test_other_meanings_of_the_words_are_no_transports(self):
+        text = 'asio::ip::tcp::socket local; net::tcp_socket(); call("local", "tcp:host:1"); // "tcp"\n'
+        self.assertEqual(self.found("src/control/a.cpp", text), 0)
+
+    def test_conformance_has_a_file_for_each(self):
+        text = '#include "transport/tcp/a.hpp"\n'
+        self.assertEqual(self.found("tests/conformance/tcp.cpp", text), 0)
+        self.assertEqual(self.found("tests/conformance/engine_test.cpp", text), 1)
+        self.assertEqual(self.found("tests/conformance/engine_test.cpp", 'x.require = "tcp";'), 0)
+
+    def test_exceptions_are_there(self):
+        for path in check_transports.MAY:
+            self.assertTrue((ROOT / path).exists(), path)
 
 
 class Includes(unittest.TestCase):
