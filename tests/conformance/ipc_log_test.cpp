@@ -11,7 +11,7 @@ namespace ipc_log_test {
 
 using Lines = std::vector<std::string>;
 
-// "Example Logs" of the seed, both of them, word for word.
+// Both "Example Logs" of the documentation, word for word.
 const Lines kSenderOfTheSeed = {
     "[INFO] [send_ipc] conn_id=1 size=1048576 sender_mem=GPU dev=0",
     "[INFO] [send_ipc] Memory negotiation complete: GPU -> CPU",

@@ -5,7 +5,7 @@
 // environment. They are texts, separated by commas; ENTRY is a name or *, N counts the calls from
 // the order on:
 //   fail ENTRY N ERROR   the N-th answers ERROR and does nothing
-//   lose ENTRY N ERROR   so does it, and so do all later calls in the context that was current then
+//   lose ENTRY N ERROR   the same, and for all later calls in the context that was current then
 //   stall ENTRY N US     the N-th begins US microseconds later
 //   delay ENTRY US       each begins US microseconds later
 //   forbid ENTRY         calls are made, and recorded
