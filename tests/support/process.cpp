@@ -184,8 +184,7 @@ Child::~Child() {
   line_.hang_up();
   const auto status = stopped_ ? std::nullopt : process_->wait(20s);
   EXPECT_TRUE(stopped_ || status) << "a helper does not end";
-  EXPECT_TRUE(!status || *status == 0)
-      << "a helper failed at its end, or a sanitizer has reported: " << status.value_or(0);
+  EXPECT_EQ(status.value_or(0), 0) << "a helper failed at its end, or a sanitizer has reported";
 }
 
 void Child::signal(int number) {
