@@ -143,7 +143,7 @@ TEST(FindInterfaces, NamesWhatIsWrong) {
     const Status status = find_interfaces(each.names, "option").status();
     EXPECT_EQ(status.code(), each.code) << each.names;
     EXPECT_NE(status.what().find(each.word), std::string::npos) << status.what();
-    EXPECT_NE(status.what().find("LINKSPAN_TCP_INTERFACES"), std::string::npos);
+    EXPECT_NE(status.what().find("option"), std::string::npos);
   }
 }
 
