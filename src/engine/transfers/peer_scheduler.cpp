@@ -371,20 +371,21 @@ std::size_t PeerScheduler::advance(base::Time now) {
   if (!transfers_.empty()) {
     try_step([&]() LINKSPAN_REQUIRES(mutex_) { expire(now); });
     try_step([&]() LINKSPAN_REQUIRES(mutex_) {
-      stream_waits_.poll(now, [&](const std::shared_ptr<TransferState>& transfer)
-                                  LINKSPAN_REQUIRES(mutex_) { return resume(transfer); });
+      stream_waits_.poll(now, [&](const std::shared_ptr<TransferState>& transfer) LINKSPAN_TSA(
+                                  no_thread_safety_analysis) { return resume(transfer); });
     });
   }
   endpoints_.progress(batches_);
-  batches_.handle([&](TransferState& transfer, Status status) LINKSPAN_REQUIRES(mutex_) {
-    --transfer.in_flight;
-    if (!status.ok() && transfer.first_error.ok()) {
-      transfer.first_error = std::move(status);
-      try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
-    }
-    if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
-      end_if_quiet(std::shared_ptr(whole->second));
-  });
+  batches_.handle(
+      [&](TransferState& transfer, Status status) LINKSPAN_TSA(no_thread_safety_analysis) {
+        --transfer.in_flight;
+        if (!status.ok() && transfer.first_error.ok()) {
+          transfer.first_error = std::move(status);
+          try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
+        }
+        if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
+          end_if_quiet(std::shared_ptr(whole->second));
+      });
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { pump(); });
   if (finishing_ != 0)
     try_step([&]() LINKSPAN_REQUIRES(mutex_) {
