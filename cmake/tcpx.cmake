@@ -1,10 +1,8 @@
 # The programs of p2p/tcpx, which its Makefile builds and links into p2p/tcpx/tests.
 linkspan_glob(tcpx_sources p2p/tcpx)
 list(FILTER tcpx_sources EXCLUDE REGEX "/p2p/tcpx/tests/")
-set(tcpx_flow tools/linkspan/tcpx/tcpx_bootstrap.cpp tools/linkspan/tcpx/tcpx_memory.cpp
-              tools/linkspan/tcpx/tcpx_run.cpp)
 foreach(program tcpx_transfer connection)
-  add_executable(test_${program} p2p/tcpx/tests/test_${program}.cpp ${tcpx_sources} ${tcpx_flow})
+  add_executable(test_${program} p2p/tcpx/tests/test_${program}.cpp ${tcpx_sources})
   target_include_directories(test_${program} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(test_${program} PRIVATE linkspan_internal)
 endforeach()

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <optional>
 
-#include "tools/linkspan/tcpx/tcpx_run.hpp"
+#include "p2p/tcpx/tcpx_run.hpp"
 
 namespace linkspan::tcpx_tests {
 

@@ -3,9 +3,9 @@
 //
 // Usage: test_connection server | client SERVER_IP
 // Exit codes: 0 both sides are connected, 1 not, 2 bad usage.
+#include "p2p/tcpx/tcpx_bootstrap.hpp"
 #include "p2p/tcpx/tcpx_interface.h"
 #include "p2p/tcpx/tests/program.hpp"
-#include "tools/linkspan/tcpx/tcpx_bootstrap.hpp"
 
 namespace {
 

@@ -1,9 +1,9 @@
 // `linkspan tcpx`: GPU memory between two processes through a network plugin of NCCL's.
 #include <iostream>
 
+#include "p2p/tcpx/tcpx_run.hpp"
 #include "tools/linkspan/command_line/table.hpp"
 #include "tools/linkspan/command_line/verb.hpp"
-#include "tools/linkspan/tcpx/tcpx_run.hpp"
 
 namespace linkspan::tool {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/linkspan/tcpx/tcpx_run.hpp"
+#include "p2p/tcpx/tcpx_run.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/options.hpp"
-#include "tools/linkspan/tcpx/tcpx_bootstrap.hpp"
-#include "tools/linkspan/tcpx/tcpx_memory.hpp"
+#include "p2p/tcpx/tcpx_bootstrap.hpp"
+#include "p2p/tcpx/tcpx_memory.hpp"
 #include "transport/nccl_net/plugin_selection.hpp"
 #include "transport/nccl_net/tcpx/pool.hpp"
 #include "transport/nccl_net/tcpx/unpack.hpp"

@@ -1,4 +1,4 @@
-// tools/linkspan/tcpx/tcpx_run.hpp - copies GPU memory between two processes through an NCCL
+// p2p/tcpx/tcpx_run.hpp - copies GPU memory between two processes through an NCCL
 // network plugin: the flow of p2p/tcpx/docs/tcpx_transfer.md.
 //
 // Path of a byte: the client's GPU memory -> plugin -> (where it unpacks: its bounce pool ->

@@ -1,4 +1,4 @@
-#include "tools/linkspan/tcpx/tcpx_memory.hpp"
+#include "p2p/tcpx/tcpx_memory.hpp"
 
 #include <algorithm>
 #include <cstring>

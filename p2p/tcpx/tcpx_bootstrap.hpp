@@ -1,4 +1,4 @@
-// tools/linkspan/tcpx/tcpx_bootstrap.hpp - the socket beside a plugin's connection: the client gets
+// p2p/tcpx/tcpx_bootstrap.hpp - the socket beside a plugin's connection: the client gets
 // the server's handle over it, and each side learns how the other ended.
 //
 // On the wire: the server sends the 128 bytes of the handle once the client has connected; later

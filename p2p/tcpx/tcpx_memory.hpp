@@ -1,4 +1,4 @@
-// tools/linkspan/tcpx/tcpx_memory.hpp - page-aligned memory for a network plugin, on the host or on
+// p2p/tcpx/tcpx_memory.hpp - page-aligned memory for a network plugin, on the host or on
 // the first GPU.
 //
 // Threads: one thread. Its current CUDA context is the GPU's from create() to the destructor,

@@ -1,4 +1,4 @@
-#include "tools/linkspan/tcpx/tcpx_bootstrap.hpp"
+#include "p2p/tcpx/tcpx_bootstrap.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
