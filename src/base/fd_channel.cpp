@@ -80,8 +80,11 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
 
   FrameHeader filled = header;
   filled.length = static_cast<std::uint32_t>(payload.size());
-  OutgoingFrame frame;
-  frame.bytes.reserve(bytes);
+  OutgoingFrame made;
+  made.bytes.reserve(bytes);
+  made.fds.reserve(fds.size());
+  out_.push_back(std::move(made));  // nothing below throws
+  Outgoing& frame = out_.back();
   const auto head = encode(filled);
   frame.bytes.insert(frame.bytes.end(), head.begin(), head.end());
   frame.bytes.insert(frame.bytes.end(), payload.begin(), payload.end());
@@ -94,7 +97,6 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
   for (Fd& fd : fds) frame.fds.push_back(std::move(fd));
   queued_bytes_ += bytes;
   queued_fds_ += fds.size();
-  out_.push_back(std::move(frame));
   return {};
 }
 

@@ -191,10 +191,10 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
 
   void drop(const std::shared_ptr<Session>& session, const Status& why) override {
     asio::post(io_, [this, id = session->id(), why] {
-      ConnectionEntry* const entry = find(id);
-      if (entry == nullptr) return;
-      entry->session->fail(why);
-      update(id);
+      serve(id, [&](ConnectionEntry& entry) {
+        entry.session->fail(why);
+        update(id);
+      });
     });
   }
 

@@ -5,6 +5,7 @@
 
 #include <exception>
 
+#include "base/no_memory.hpp"
 #include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
@@ -52,8 +53,18 @@ Status Session::send(FrameOp op, std::uint64_t id, std::span<const std::byte> pa
   if (disconnected_)
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};
   if (Status status = queue(op, id, payload, fds); !status.ok()) return status;
-  if (wants_write()) writer_.write_when_ready(id_);
+  arm_write();
   return {};
+}
+
+/// Makes the Control thread send what is left. Without memory for that the connection ends, which
+/// the Control thread sees.
+void Session::arm_write() noexcept {
+  try {
+    if (wants_write()) writer_.write_when_ready(id_);
+  } catch (const std::exception&) {
+    ::shutdown(socket_, SHUT_RDWR);
+  }
 }
 
 Status Session::queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
@@ -75,16 +86,21 @@ base::FrameHeader Session::header_of(FrameOp op, std::uint64_t id) const noexcep
           .incarnation = us_.incarnation};
 }
 
-Status Session::flush_queued() {
-  Status status = channel_.flush();
-  if (!collect_owed_ || !channel_.queue(header_of(FrameOp::collect, 0), {}, {}).ok()) return status;
-  collect_owed_ = false;
-  return channel_.flush();
+Status Session::flush_queued() noexcept {
+  try {
+    Status status = channel_.flush();
+    if (!collect_owed_ || !channel_.queue(header_of(FrameOp::collect, 0), {}, {}).ok())
+      return status;
+    collect_owed_ = false;
+    return channel_.flush();
+  } catch (const std::exception&) {
+    return base::no_memory(Scope::peer);
+  }
 }
 
 bool Session::wants_write() {
   const base::MutexLock lock(mutex_);
-  return channel_.wants_write();
+  return collect_owed_ || channel_.wants_write();
 }
 
 Status Session::flush() {
@@ -177,13 +193,13 @@ Status Session::notify(std::span<const std::byte> message) {
 }
 
 /// Sends a `collect`, or leaves it to the flush that makes room for it.
-void Session::request_collection() {
+void Session::request_collection() noexcept {
   {
     const base::MutexLock lock(mutex_);
     collect_owed_ = true;
     (void)flush_queued();
   }
-  if (wants_write()) writer_.write_when_ready(id_);
+  arm_write();
 }
 
 std::optional<std::vector<std::byte>> Session::next_notification() {
@@ -499,7 +515,13 @@ void Session::report_end() {
   // that holds the socket and the GPU's files (fact: Death.NothingLandsAfterProcessAndSocketEnded).
   if (is_established() && !goodbye_received_ && !process_ended_ && !remote_) return;
   terminated_ = true;
-  if (is_established()) events_.on_terminated(*this);
+  if (!is_established()) return;
+  try {
+    events_.on_terminated(*this);
+  } catch (...) {
+    terminated_ = false;  // retried next time
+    throw;
+  }
 }
 
 void Session::send_goodbye() {

@@ -146,7 +146,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Queues a frame and sends what the socket accepts; SessionWriter sends the rest.
+  /// Queues a frame and sends what the socket accepts; SessionWriter sends the rest. A send() that
+  /// throws has queued nothing.
   /// no_resource: too much is queued. disconnected: the Session is disconnected.
   Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
               std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
@@ -237,8 +238,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Status queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
                std::span<base::Fd> fds) LINKSPAN_EXCLUDES(mutex_);
   base::FrameHeader header_of(FrameOp op, std::uint64_t id) const noexcept;
-  void request_collection() LINKSPAN_EXCLUDES(mutex_);
-  Status flush_queued() LINKSPAN_REQUIRES(mutex_);
+  void arm_write() noexcept LINKSPAN_EXCLUDES(mutex_);
+  void request_collection() noexcept LINKSPAN_EXCLUDES(mutex_);
+  Status flush_queued() noexcept LINKSPAN_REQUIRES(mutex_);
   void answer_error(std::uint64_t id, const Status& status);
   void disconnect(const Status& why);
   void report_end();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/process.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/raw_message.hpp"
 
 namespace linkspan::base {
@@ -103,6 +104,25 @@ TEST_F(FdChannelTest, CarriesFramesWithTheirOwnFds) {
   ASSERT_EQ(third.fds.size(), kMaxFrameFds);
   EXPECT_EQ(value_of(third.fds.back()), kMaxFrameFds);
   EXPECT_TRUE(nothing_yet());
+}
+
+TEST_F(FdChannelTest, QueuesNothing_WhenMemoryEnds) {
+  const MacKey key{};
+  here.authenticate_sent(key);
+  there.authenticate_received(key);
+  const auto payload = pattern(1000);
+  auto fds = eventfds(2);
+  const auto queue = [&] { ASSERT_TRUE(here.queue({.op = 1}, payload, fds).ok()); };
+  test::fail_each_allocation(queue, [&](bool threw) {
+    EXPECT_EQ(here.wants_write(), !threw);
+    EXPECT_EQ(fds[0].valid() && fds[1].valid(), threw);
+    if (threw) queue();
+    ASSERT_TRUE(here.flush().ok());
+    const Frame frame = next();
+    EXPECT_EQ(frame.payload, payload);
+    EXPECT_EQ(frame.fds.size(), 2u);
+    fds = eventfds(2);
+  });
 }
 
 TEST_F(FdChannelTest, GoesOnWhereAFullSocketStoppedIt) {
