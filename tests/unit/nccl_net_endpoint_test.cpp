@@ -6,6 +6,7 @@
 
 #include "base/schema/nccl_net_generated.h"
 #include "memory/registry.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/nccl_net_fixture.hpp"
 
 namespace linkspan::transport::nccl_net {
@@ -153,6 +154,28 @@ TEST_F(NcclNetEndpointTest, WhoTakesNothingIsToldABoundedAmount) {
   endpoint_->progress(ends_);
   EXPECT_EQ(count(MessageType::ended), most);
   EXPECT_TRUE(write(most + 1, {}).ok());
+}
+
+/// A post() that fails has begun nothing; one that does not asks the peer once.
+TEST_F(NcclNetEndpointTest, BeginsABatchOrNone_WhenMemoryEnds) {
+  begin();
+  const WireMapping remote({.id = {.incarnation = kPeer, .buffer = 1, .serial = 1},
+                            .peers = {.read = true, .write = true},
+                            .bytes = 4096});
+  for (const auto& [op, message] :
+       {std::pair(Op::write, MessageType::write), {Op::read, MessageType::read}}) {
+    std::size_t begun = 0;
+    test::fail_each_allocation([&, op = op] { begun += post(op, remote).ok() ? 1 : 0; },
+                               [&, message = message](bool) {
+                                 endpoint_->progress(ends_);
+                                 EXPECT_EQ(count(message), begun);
+                               });
+  }
+  EXPECT_TRUE(ends_.all.empty());
+  endpoint_->peer_terminated();
+  until([&] { return endpoint_->progress(ends_), endpoint_->drained(); });
+  EXPECT_EQ(ends_.all.size(), 1u) << "both have one cookie";
+  until([&] { return retract() == Code::ok; });
 }
 
 TEST_F(NcclNetEndpointTest, ABrokenFlowCarriesNothingMore) {

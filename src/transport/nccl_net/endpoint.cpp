@@ -1,8 +1,10 @@
 #include "transport/nccl_net/endpoint.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "base/schema/nccl_net_generated.h"
 
 namespace linkspan::transport::nccl_net {
@@ -106,7 +108,9 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   auto resolved = transport_.check(batch, peer_.incarnation);
   if (!resolved.ok()) return resolved.status();
   if (own_batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
-  NcclNetInflightBatch inflight;
+  // In its own list until the peer will hear of it: after that nothing may throw.
+  std::list<NcclNetInflightBatch> posted(1);
+  NcclNetInflightBatch& inflight = posted.front();
   inflight.use = std::move(resolved->use);
   inflight.id = ++last_id_;
   inflight.cookie = batch.cookie;
@@ -116,7 +120,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   const CheckedShape& checked = resolved->checked;
   if (checked.size.blocks == 0) {
     inflight.ended_by_peer = true;  // nothing to request
-    own_batches_.push_back(std::move(inflight));
+    own_batches_.splice(own_batches_.end(), posted);
     return {};
   }
   std::vector<schema::WireSpan> spans;
@@ -129,15 +133,14 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   transport_.count(spans.size());
   const WireRegion& local = *inflight.use.memory();
   const WireKey& remote = inflight.remote->key();
-  std::uint32_t queue = 0;
+  std::uint32_t number = 0;
   if (inflight.op == Op::read) {
     auto found = receive_queue(local.device, remote.gpu);
     if (!found.ok()) return found.status();
-    queue = (*found)->first;
+    number = (*found)->first;
+    inflight.queue = (*found)->second.queue;
     inflight.work = make_work(inflight);
     inflight.spans.clear();
-    (*found)->second.queue->add(inflight.work);
-    wake();
   }
   flatbuffers::FlatBufferBuilder out;
   const auto token = vector_of(out, remote.token);
@@ -147,10 +150,26 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   if (inflight.op == Op::write)
     out.Finish(schema::CreateNetWrite(out, inflight.id, serial, token, gpu, list));
   else
-    out.Finish(schema::CreateNetRead(out, inflight.id, serial, token, queue, list));
-  enqueue(inflight.op == Op::write ? MessageType::write : MessageType::read, out);
-  own_batches_.push_back(std::move(inflight));
+    out.Finish(schema::CreateNetRead(out, inflight.id, serial, token, number, list));
+  begin(inflight, inflight.op == Op::write ? MessageType::write : MessageType::read, out);
+  own_batches_.splice(own_batches_.end(), posted);
+  flush();
   return {};
+}
+
+/// Adds the receives of a batch, if it has any, and queues the message that asks the peer for its
+/// part: both or, if this throws, neither. The caller flushes.
+void NcclNetEndpoint::begin(const NcclNetInflightBatch& inflight, MessageType type,
+                            const flatbuffers::FlatBufferBuilder& message) {
+  outbox_.push_back({type, finished(message)});
+  if (inflight.work == nullptr) return;
+  try {
+    inflight.queue->add(inflight.work);
+  } catch (...) {
+    outbox_.pop_back();
+    throw;
+  }
+  wake();
 }
 
 /// Makes the messages of its spans.
@@ -248,12 +267,16 @@ void NcclNetEndpoint::enqueue(MessageType type, const flatbuffers::FlatBufferBui
   flush();
 }
 
-void NcclNetEndpoint::flush() {
-  while (!outbox_.empty()) {
-    const QueuedMessage& next = outbox_.front();
-    const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
-    if (status.code() == Code::no_resource) return;
-    outbox_.pop_front();  // or the peer is lost, and peer_gone() follows
+void NcclNetEndpoint::flush() noexcept {
+  try {
+    while (!outbox_.empty()) {
+      const QueuedMessage& next = outbox_.front();
+      const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
+      if (status.code() == Code::no_resource) return;
+      outbox_.pop_front();  // or the peer is lost, and peer_gone() follows
+    }
+  } catch (const std::exception&) {
+    // No memory: the rest is sent by progress().
   }
 }
 

@@ -80,9 +80,9 @@ class NcclNetEndpoint final : public Endpoint {
     bool canceled = false, ended_by_peer = false;
     base::Time canceled_at{};
     Status end;  // peer's request: why it was refused; ours: the peer's answer
-    // Peer's request: its queue, shared with the maps; completed messages at the last check and the
-    // time of the last change; when its region was found deregistered.
-    std::shared_ptr<WorkQueue> queue;
+    std::shared_ptr<WorkQueue> queue;  // that of `work`, shared with the maps; not of our writes
+    // Peer's request: completed messages at the last check and the time of the last change; when
+    // its region was found deregistered.
     std::uint64_t seen = 0;
     base::Time moved_at{};
     std::optional<base::Time> retracted_since{};
@@ -108,7 +108,9 @@ class NcclNetEndpoint final : public Endpoint {
   Result<Receives::iterator> receive_queue(const cuda::Device* ours, const GpuUuid& theirs);
   static base::Deadline connect_by();  // Returns the deadline of a queue opened now.
   void enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out);
-  void flush();
+  void flush() noexcept;
+  void begin(const InflightBatch& inflight, MessageType type,
+             const flatbuffers::FlatBufferBuilder& message);
   /// Hands `queue` to the thread of this peer, which the first queue chooses.
   Status start(std::shared_ptr<WorkQueue> queue);
   void wake();  ///< Wakes that thread, if there is one.

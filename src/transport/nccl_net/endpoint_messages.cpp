@@ -64,8 +64,10 @@ Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   // Shared with the thread.
   auto queue = std::make_shared<SendQueue>(options.plugin, device, transport_.nic(gpu),
                                            connect_by(), transport_.staging());
-  if (Status status = start(queue); !status.ok()) return status;
-  sends_.emplace(wire->flow(), QueueEntry<SendQueue>{.queue = std::move(queue)});
+  Sends made;
+  made.emplace(wire->flow(), QueueEntry<SendQueue>{.queue = queue});
+  if (Status status = start(std::move(queue)); !status.ok()) return status;
+  sends_.merge(made);
   return {};
 }
 
@@ -143,21 +145,23 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
   GpuUuid gpu{};
   if (wire == nullptr || !schema::take(wire->gpu(), gpu))
     return corrupt_net_message("malformed write");
-  auto inflight = on_request(*wire, Op::write);
-  if (!inflight.ok()) return inflight.status();
-  if (inflight->end.ok()) {
-    auto queue = receive_queue(inflight->use.memory()->device, gpu);
-    inflight->end = queue.status();
+  auto request = on_request(*wire, Op::write);
+  if (!request.ok()) return request.status();
+  std::list<InflightBatch> accepted;  // as posted in post()
+  InflightBatch& inflight = accepted.emplace_back(*std::move(request));
+  if (inflight.end.ok()) {
+    auto queue = receive_queue(inflight.use.memory()->device, gpu);
+    inflight.end = queue.status();
     if (queue.ok()) {
-      inflight->work = make_work(*inflight);
-      inflight->queue = (*queue)->second.queue;
-      inflight->queue->add(inflight->work);
+      inflight.work = make_work(inflight);
+      inflight.queue = (*queue)->second.queue;
       flatbuffers::FlatBufferBuilder out;
-      out.Finish(schema::CreateNetClear(out, inflight->id, (*queue)->first));
-      enqueue(MessageType::clear, out);
+      out.Finish(schema::CreateNetClear(out, inflight.id, (*queue)->first));
+      begin(inflight, MessageType::clear, out);
     }
   }
-  peer_batches_.push_back(*std::move(inflight));
+  peer_batches_.splice(peer_batches_.end(), accepted);
+  flush();
   wake();
   return {};
 }
@@ -172,10 +176,11 @@ Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
   if (entry == sends_.end()) return corrupt_net_message("clear for a flow that was not opened");
   if (entry->second.queue->device() != inflight->use.memory()->device)
     return corrupt_net_message("clear for a flow of other memory");
-  inflight->work = make_work(*inflight);
+  const auto work = make_work(*inflight);
+  work->send_empty = inflight->canceled;
+  entry->second.queue->add(work);
+  inflight->work = work;
   inflight->spans.clear();
-  inflight->work->send_empty = inflight->canceled;
-  entry->second.queue->add(inflight->work);
   wake();
   return {};
 }
@@ -186,15 +191,17 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
   const auto entry = sends_.find(wire->flow());
   if (entry == sends_.end())
     return corrupt_net_message("a read through a flow that was not opened");
-  auto inflight = on_request(*wire, Op::read);
-  if (!inflight.ok()) return inflight.status();
-  if (const auto& memory = inflight->use.memory();
+  auto request = on_request(*wire, Op::read);
+  if (!request.ok()) return request.status();
+  std::list<InflightBatch> accepted;
+  InflightBatch& inflight = accepted.emplace_back(*std::move(request));
+  if (const auto& memory = inflight.use.memory();
       memory != nullptr && memory->device != entry->second.queue->device())
     return corrupt_net_message("a read through a flow of other memory");
-  inflight->work = make_work(*inflight);  // if refused: of empty messages
-  inflight->queue = entry->second.queue;
-  inflight->queue->add(inflight->work);
-  peer_batches_.push_back(*std::move(inflight));
+  inflight.work = make_work(inflight);  // if refused: of empty messages
+  inflight.queue = entry->second.queue;
+  inflight.queue->add(inflight.work);
+  peer_batches_.splice(peer_batches_.end(), accepted);
   wake();
   return {};
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "base/schema/nccl_net_generated.h"
 #include "transport/nccl_net/endpoint.hpp"
 
@@ -54,15 +55,20 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_queue(const
       options.plugin, ours, transport_.nic(ours != nullptr ? ours->info().uuid : GpuUuid{}),
       connect_by(), transport_.staging(),
       ReceiveQueue::Unpacking{options.topology, options.unpack, options.copy_ctas});
-  if (Status status = start(queue); !status.ok()) return status;
   const std::uint32_t number = ++last_queue_;
   flatbuffers::FlatBufferBuilder out;
   const auto gpu = vector_of(out, theirs);
   out.Finish(schema::CreateNetOpen(out, number, gpu));
-  enqueue(MessageType::open, out);
-  return receives_
-      .emplace(number, QueueEntry<ReceiveQueue>{.queue = std::move(queue), .theirs = theirs})
-      .first;
+  Receives made;
+  made.emplace(number, QueueEntry<ReceiveQueue>{.queue = queue, .theirs = theirs});
+  if (Status status = start(queue); !status.ok()) return status;
+  try {
+    enqueue(MessageType::open, out);
+  } catch (...) {
+    queue->end(base::no_memory(Scope::peer));
+    throw;
+  }
+  return receives_.insert(made.extract(made.begin())).position;
 }
 
 /// Reports new listeners and broken queues to the peer, and removes queues that both sides know to
@@ -71,12 +77,13 @@ Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_queue(const
 void NcclNetEndpoint::report_queues() {
   const auto report = [this](std::uint32_t number, auto& entry, bool by_receiver) {
     const auto broken = entry.queue->broken();
-    if (!broken || std::exchange(entry.reported, true)) return;
+    if (!broken || entry.reported) return;
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString(broken->what().substr(0, 512));
     out.Finish(schema::CreateNetBroken(out, number, by_receiver,
                                        static_cast<std::uint8_t>(broken->code()), what));
     enqueue(MessageType::broken, out);
+    entry.reported = true;
   };
   const auto is_over = [](const auto& entry) {
     return entry.second.reported && entry.second.reported_by_peer;
@@ -85,11 +92,11 @@ void NcclNetEndpoint::report_queues() {
     report(number, entry, true);
     const auto handle = entry.announced || entry.reported ? std::nullopt : entry.queue->handle();
     if (!handle) continue;
-    entry.announced = true;
     flatbuffers::FlatBufferBuilder out;
     const auto bytes = vector_of(out, *handle);
     out.Finish(schema::CreateNetListening(out, number, bytes));
     enqueue(MessageType::listening, out);
+    entry.announced = true;
   }
   for (auto& [number, entry] : sends_) report(number, entry, false);
   std::erase_if(receives_, is_over);
