@@ -4,7 +4,6 @@
 // and a socket a flag of the call prevents waiting. A write to a terminal, and to a pipe before
 // Linux 6.4, may wait, so there only the queue's thread writes.
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -21,6 +20,7 @@
 #include "base/log.hpp"
 #include "base/log_queue.hpp"
 #include "base/mutex.hpp"
+#include "base/wake_event.hpp"
 
 namespace linkspan::base {
 namespace {
@@ -72,18 +72,16 @@ bool has_room() {
   return ::poll(&err, 1, 0) == 1;
 }
 
-/// Waits for room on stderr. Without an eventfd it does not wait, because stop() could not end the
+/// Waits for room on stderr. Without a WakeEvent it does not wait, because stop() could not end the
 /// wait.
 class Patient final : public LogQueue::Outlet {
  public:
-  Patient() : stopped_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
   void deliver(Level level, std::string_view text) override {
     const std::string line = line_of(level, text);
     for (;;) {
       pollfd wait[] = {{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0},
-                       {.fd = stopped_.get(), .events = POLLIN, .revents = 0}};
-      if (::poll(wait, 2, stopped_.valid() ? -1 : 0) < 0 && errno == EINTR) continue;
+                       {.fd = stopped_.ok() ? stopped_->fd() : -1, .events = POLLIN, .revents = 0}};
+      if (::poll(wait, 2, stopped_.ok() ? -1 : 0) < 0 && errno == EINTR) continue;
       if (wait[1].revents != 0 || wait[0].revents == 0) return;
       const Now now = try_write(line);
       if (now == Now::full) continue;
@@ -91,10 +89,12 @@ class Patient final : public LogQueue::Outlet {
       return;
     }
   }
-  void stop() noexcept override { (void)::eventfd_write(stopped_.get(), 1); }
+  void stop() noexcept override {
+    if (stopped_.ok()) stopped_->wake();
+  }
 
  private:
-  const Fd stopped_;
+  const Result<WakeEvent> stopped_ = WakeEvent::create();
 };
 
 class Stderr {

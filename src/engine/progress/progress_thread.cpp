@@ -1,7 +1,6 @@
 #include "engine/progress/progress_thread.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -30,9 +29,9 @@ constexpr unsigned long kSlack = 1000;  // ns that the kernel may sleep too long
 }  // namespace
 
 Result<std::unique_ptr<ProgressThread>> ProgressThread::create() {
-  auto eventfd = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!eventfd.ok()) return eventfd.status();
-  return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(eventfd)));
+  auto event = base::WakeEvent::create();
+  if (!event.ok()) return event.status();
+  return std::unique_ptr<ProgressThread>(new ProgressThread(*std::move(event)));
 }
 
 Status ProgressThread::start(std::function<transport::PollHint()> poll) {
@@ -58,9 +57,7 @@ void ProgressThread::expect() noexcept { notify(IdleState::long_wait); }
 
 void ProgressThread::notify(IdleState from) noexcept {
   notified_.store(true, std::memory_order_seq_cst);
-  if (idle_.load(std::memory_order_seq_cst) < from) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(eventfd_.get(), &one, sizeof one);
+  if (idle_.load(std::memory_order_seq_cst) >= from) event_.wake();
 }
 
 void ProgressThread::wait_up_to(Duration at_most, IdleState how) noexcept {
@@ -68,11 +65,8 @@ void ProgressThread::wait_up_to(Duration at_most, IdleState how) noexcept {
   if (notified_.load(std::memory_order_seq_cst)) at_most = Duration::zero();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
   const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (at_most - seconds).count()};
-  pollfd readable{.fd = eventfd_.get(), .events = POLLIN, .revents = 0};
-  if (::ppoll(&readable, 1, &limit, nullptr) > 0) {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto read = ::read(eventfd_.get(), &count, sizeof count);
-  }
+  pollfd readable{.fd = event_.fd(), .events = POLLIN, .revents = 0};
+  if (::ppoll(&readable, 1, &limit, nullptr) > 0) event_.clear();
   idle_.store(IdleState::awake, std::memory_order_seq_cst);
 }
 

@@ -16,7 +16,7 @@
 #include <memory>
 #include <thread>
 
-#include "base/fd.hpp"
+#include "base/wake_event.hpp"
 #include "transport/transport.hpp"
 
 namespace linkspan::engine {
@@ -40,13 +40,13 @@ class ProgressThread {
   void expect() noexcept;
 
  private:
-  explicit ProgressThread(base::Fd eventfd) : eventfd_(std::move(eventfd)) {}
+  explicit ProgressThread(base::WakeEvent event) : event_(std::move(event)) {}
   void run(const std::stop_token& stop);
   enum class IdleState : std::uint8_t { awake, short_wait, long_wait };
   void notify(IdleState from) noexcept;
   void wait_up_to(Duration at_most, IdleState how) noexcept;
 
-  const base::Fd eventfd_;
+  const base::WakeEvent event_;
   std::function<transport::PollHint()> poll_;  // set before the thread starts
   std::atomic<IdleState> idle_{IdleState::awake};
   std::atomic<bool> notified_{false};

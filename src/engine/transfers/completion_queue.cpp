@@ -1,17 +1,14 @@
 #include "engine/transfers/completion_queue.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 namespace linkspan::engine {
 
 Result<std::shared_ptr<CompletionQueueState>> CompletionQueueState::create() {
-  auto eventfd = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!eventfd.ok()) return eventfd.status();
+  auto event = base::WakeEvent::create();
+  if (!event.ok()) return event.status();
   // Shared by its handles and the transfers that were added and are not quiet.
-  return std::shared_ptr<CompletionQueueState>(new CompletionQueueState(*std::move(eventfd)));
+  return std::shared_ptr<CompletionQueueState>(new CompletionQueueState(*std::move(event)));
 }
 
 void CompletionQueueState::reserve() {
@@ -25,9 +22,7 @@ void CompletionQueueState::push(std::uint64_t cookie) noexcept {
   const base::MutexLock lock(mutex_);
   --reserved_;
   cookies_.push_back(cookie);
-  if (cookies_.size() != 1) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(eventfd_.get(), &one, sizeof one);
+  if (cookies_.size() == 1) event_.wake();
 }
 
 std::vector<std::uint64_t> CompletionQueueState::pop(std::size_t at_most) {
@@ -36,10 +31,7 @@ std::vector<std::uint64_t> CompletionQueueState::pop(std::size_t at_most) {
       cookies_.begin() + static_cast<std::ptrdiff_t>(std::min(at_most, cookies_.size()));
   std::vector<std::uint64_t> popped(cookies_.begin(), end);
   cookies_.erase(cookies_.begin(), end);
-  if (!popped.empty() && cookies_.empty()) {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto read = ::read(eventfd_.get(), &count, sizeof count);
-  }
+  if (!popped.empty() && cookies_.empty()) event_.clear();
   return popped;
 }
 

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
 #include "base/fork.hpp"
 #include "base/mutex.hpp"
+#include "base/wake_event.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::engine {
@@ -25,7 +25,7 @@ class CompletionQueueState {
  public:
   static Result<std::shared_ptr<CompletionQueueState>> create();
 
-  int fd() const noexcept { return eventfd_.get(); }
+  int fd() const noexcept { return event_.fd(); }
   /// Returns true in a forked child, which shares the descriptor: a read there would take the
   /// parent's event.
   bool forked() const noexcept { return fork_.forked(); }
@@ -35,10 +35,10 @@ class CompletionQueueState {
   std::vector<std::uint64_t> pop(std::size_t at_most) LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  explicit CompletionQueueState(base::Fd eventfd) : eventfd_(std::move(eventfd)) {}
+  explicit CompletionQueueState(base::WakeEvent event) : event_(std::move(event)) {}
 
   const base::ForkWatch fork_;
-  const base::Fd eventfd_;
+  const base::WakeEvent event_;
   base::Mutex mutex_;
   std::vector<std::uint64_t> cookies_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t reserved_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // push() that are to come

@@ -1,8 +1,6 @@
 #include "transport/tcp/data_connection_thread.hpp"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -50,13 +48,13 @@ bool serve(int epoll, DataConnection& connection, bool woken, DataConnection::Po
 Result<std::unique_ptr<DataConnectionThread>> DataConnectionThread::start() {
   auto epoll = base::Fd::from("epoll_create1", ::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.ok()) return epoll.status();
-  auto wake_fd = base::Fd::from("eventfd", ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_fd.ok()) return wake_fd.status();
+  auto wake_event = base::WakeEvent::create();
+  if (!wake_event.ok()) return wake_event.status();
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
-  if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, wake_fd->get(), &event) != 0)
+  if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, wake_event->fd(), &event) != 0)
     return Status(Code::system, Scope::process, "epoll_ctl: no room for a thread's bell");
   std::unique_ptr<DataConnectionThread> made(
-      new DataConnectionThread(*std::move(epoll), *std::move(wake_fd)));
+      new DataConnectionThread(*std::move(epoll), *std::move(wake_event)));
   try {
     made->thread_ = base::named_thread<"ls-tcp">(
         [self = made.get()](const std::stop_token& s) { self->run(s); });
@@ -87,8 +85,7 @@ Status DataConnectionThread::add(std::shared_ptr<DataConnection> connection) {
 }
 
 void DataConnectionThread::wake() {
-  const std::uint64_t one = 1;
-  if (!woken_.exchange(true) && sleeps_) (void)!::write(wake_fd_.get(), &one, sizeof one);
+  if (!woken_.exchange(true) && sleeps_) wake_event_.wake();
 }
 
 /// Returns true if it was woken.
@@ -112,8 +109,7 @@ bool DataConnectionThread::wait(Duration most) {
                            (what & ~std::uint32_t{EPOLLIN}) != 0);
       continue;
     }
-    std::uint64_t wakes = 0;
-    (void)!::read(wake_fd_.get(), &wakes, sizeof wakes);
+    wake_event_.clear();
   }
   return woken;
 }

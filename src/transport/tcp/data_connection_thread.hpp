@@ -16,6 +16,7 @@
 #include "base/clock.hpp"
 #include "base/fd.hpp"
 #include "base/mutex.hpp"
+#include "base/wake_event.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::transport::tcp {
@@ -59,14 +60,15 @@ class DataConnectionThread {
 
  private:
   using DataConnections = std::vector<std::shared_ptr<DataConnection>>;  // shared with their groups
-  DataConnectionThread(base::Fd epoll, base::Fd wake_fd)
-      : epoll_(std::move(epoll)), wake_fd_(std::move(wake_fd)) {}
+  DataConnectionThread(base::Fd epoll, base::WakeEvent wake_event)
+      : epoll_(std::move(epoll)), wake_event_(std::move(wake_event)) {}
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
   bool wait(Duration most);
   /// Moves new connections to `connections`. Returns false if memory is short.
   bool collect(DataConnections& connections) LINKSPAN_EXCLUDES(mutex_);
 
-  const base::Fd epoll_, wake_fd_;
+  const base::Fd epoll_;
+  const base::WakeEvent wake_event_;
   std::atomic<bool> woken_{false}, sleeps_{false};
   std::atomic<std::size_t> count_{0};  // of its connections
   base::Mutex mutex_;
