@@ -84,7 +84,7 @@ Status FdChannel::queue(const FrameHeader& header, std::span<const std::byte> pa
   made.bytes.reserve(bytes);
   made.fds.reserve(fds.size());
   out_.push_back(std::move(made));  // nothing below throws
-  Outgoing& frame = out_.back();
+  OutgoingFrame& frame = out_.back();
   const auto head = encode(filled);
   frame.bytes.insert(frame.bytes.end(), head.begin(), head.end());
   frame.bytes.insert(frame.bytes.end(), payload.begin(), payload.end());

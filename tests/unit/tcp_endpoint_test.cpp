@@ -207,13 +207,12 @@ TEST_F(TcpConnectionGroup, BeginsABatchOrNone_WhenMemoryEnds) {
       region = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
       must(transport_.publish(region->region()).status());
       endpoint = take(transport_.connect(
-          encode(TcpTransportAddress{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}), channel_,
-          base::Deadline::after(base::Clock::steady(), 1min)));
+          encode(TcpTransportAddress{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}),
+          channel_, base::Deadline::after(base::Clock::steady(), 1min)));
       if (!with_stream) return;
       auto [ours, theirs] = test::tcp_pair();
       peers_end = std::move(theirs);
-      must(endpoint->on_data_connection(
-          base::AuthenticatedSocket{std::move(ours), keys_}));
+      must(endpoint->on_data_connection(base::AuthenticatedSocket{std::move(ours), keys_}));
     };
     begin();
     test::fail_each_allocation(
