@@ -63,30 +63,49 @@ Status PeerScheduler::check_room() const {
 Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
   if (endpoints_.at(transfer->transport) == nullptr)  // it has a key of a transport that it lacks
     return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
-  transfer->id = events_.new_transfer_id();
-  // If the first batch is refused, the caller gets its error.
-  bool waits_on_stream = false;
-  if (queue_.empty()) {
-    Status status = post_next(*transfer);
-    waits_on_stream = must_wait_for_stream(status, *transfer);
-    if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
-  }
   admit(transfer);
-  if (waits_on_stream) {
-    transfer->own.keep();
-    stream_waits_.add(transfer, base::Clock::steady().now());
-  } else if (!transfer->all_posted()) {
+  try {
+    // If the first batch is refused, the caller gets its error.
+    if (queue_.empty()) {
+      Status status = post_next(*transfer);
+      const bool waits_on_stream = must_wait_for_stream(status, *transfer);
+      if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) {
+        dismiss(*transfer);
+        return status;
+      }
+      if (waits_on_stream) {
+        transfer->own.keep();
+        stream_waits_.add(transfer, base::Clock::steady().now());
+        return {};
+      }
+    }
+    if (transfer->all_posted()) return {};
     transfer->own.keep();
     queue_.push_back(transfer);
     pump();
+  } catch (const std::exception&) {
+    if (std::ranges::find(queue_, transfer) != queue_.end()) return {};  // progress() goes on
+    if (transfer->in_flight == 0) {
+      dismiss(*transfer);
+      return base::no_memory();
+    }
+    stop(*transfer, base::no_memory());  // it ends once the Endpoint is done with it
   }
   return {};
 }
 
+/// Adds a transfer that is about to begin.
 void PeerScheduler::admit(const std::shared_ptr<TransferState>& transfer) {
+  transfer->id = events_.new_transfer_id();
+  transfers_.emplace(transfer->id, transfer);
   if (transfer->whole == nullptr) ++counters_.started;
-  transfers_[transfer->id] = transfer;
   next_expiry_ = std::min(next_expiry_, transfer->deadline);
+}
+
+/// Removes a transfer that did not begin.
+void PeerScheduler::dismiss(const TransferState& transfer) {
+  if (transfer.whole == nullptr) --counters_.started;
+  transfers_.erase(transfer.id);
 }
 
 /// Returns true if the transport cannot wait for the user's stream, so the scheduler does.

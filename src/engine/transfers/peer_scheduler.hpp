@@ -198,6 +198,7 @@ class PeerScheduler final : private RendezvousHost {
 
   Status start(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   void admit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
+  void dismiss(const TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void pump() LINKSPAN_REQUIRES(mutex_);
   Status post_next(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   static bool must_wait_for_stream(const Status& status, const TransferState& transfer);

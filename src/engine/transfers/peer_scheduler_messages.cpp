@@ -10,7 +10,6 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer, Off
   const base::MutexLock lock(mutex_);
   touch();
   if (Status status = check_room(); !status.ok()) return status;
-  transfer->id = events_.new_transfer_id();
   if (transfer->mark) {
     transfer->message->stage = MessageState::Stage::waiting_on_stream;
     transfer->message->offer = std::move(offer);
@@ -18,8 +17,11 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer, Off
     stream_waits_.add(transfer, base::Clock::steady().now());
     return {};
   }
-  if (Status status = send_offer(*transfer, offer); !status.ok()) return status;
   admit(transfer);
+  if (Status status = send_offer(*transfer, offer); !status.ok()) {
+    dismiss(*transfer);
+    return status;
+  }
   rendezvous_.post(*transfer);
   return {};
 }

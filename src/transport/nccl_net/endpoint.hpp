@@ -109,7 +109,7 @@ class NcclNetEndpoint final : public Endpoint {
   static base::Deadline connect_by();  // Returns the deadline of a queue opened now.
   void enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out);
   void flush() noexcept;
-  void begin(const InflightBatch& inflight, MessageType type,
+  void begin(const NcclNetInflightBatch& inflight, MessageType type,
              const flatbuffers::FlatBufferBuilder& message);
   /// Hands `queue` to the thread of this peer, which the first queue chooses.
   Status start(std::shared_ptr<WorkQueue> queue);

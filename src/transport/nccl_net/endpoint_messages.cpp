@@ -147,8 +147,8 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
     return corrupt_net_message("malformed write");
   auto request = on_request(*wire, Op::write);
   if (!request.ok()) return request.status();
-  std::list<InflightBatch> accepted;  // as posted in post()
-  InflightBatch& inflight = accepted.emplace_back(*std::move(request));
+  std::list<NcclNetInflightBatch> accepted;  // as posted in post()
+  NcclNetInflightBatch& inflight = accepted.emplace_back(*std::move(request));
   if (inflight.end.ok()) {
     auto queue = receive_queue(inflight.use.memory()->device, gpu);
     inflight.end = queue.status();
@@ -193,8 +193,8 @@ Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
     return corrupt_net_message("a read through a flow that was not opened");
   auto request = on_request(*wire, Op::read);
   if (!request.ok()) return request.status();
-  std::list<InflightBatch> accepted;
-  InflightBatch& inflight = accepted.emplace_back(*std::move(request));
+  std::list<NcclNetInflightBatch> accepted;
+  NcclNetInflightBatch& inflight = accepted.emplace_back(*std::move(request));
   if (const auto& memory = inflight.use.memory();
       memory != nullptr && memory->device != entry->second.queue->device())
     return corrupt_net_message("a read through a flow of other memory");
