@@ -26,7 +26,10 @@ class NoMemory {
 /// none fails. Calls `check` after each, with true if `use` has thrown bad_alloc.
 template <class Use, class Check>
 void fail_each_allocation(const Use& use, const Check& check) {
-  for (unsigned nth = 1, failed = 1; failed != 0; ++nth) {
+  unsigned nth = 0;
+  bool failed = true;
+  while (failed) {
+    ++nth;
     bool threw = false;
     std::jthread([&] {
       ::pthread_setname_np(::pthread_self(), "ls-test");
@@ -36,7 +39,7 @@ void fail_each_allocation(const Use& use, const Check& check) {
       } catch (const std::bad_alloc&) {
         threw = true;
       }
-      failed = static_cast<unsigned>(NoMemory::failed());
+      failed = NoMemory::failed() != 0;
     }).join();
     check(threw);
   }

@@ -94,10 +94,11 @@ void PeerScheduler::lose() {
   life_.state = PeerState::lost;
   const Status why(Code::disconnected, Scope::peer, "peer " + session_->describe() + " is lost");
   for (const auto& transfer : queue_) stop(*transfer, why);
-  stream_waits_.for_each(
-      [&](const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_) {
+  const auto lose_one =
+      [&](const std::shared_ptr<TransferState>& transfer) LINKSPAN_TSA(no_thread_safety_analysis) {
         transfer->message != nullptr ? end_waiting_message(*transfer, why) : stop(*transfer, why);
-      });
+      };
+  stream_waits_.for_each(lose_one);
   frames_.drop_unsent();
   rendezvous_.on_peer_lost();
 }
