@@ -82,7 +82,7 @@ NAMES = {
     "Wire": "ConnectionGroup",
     "WireOptions": "ConnectionGroupOptions",
     "Wishes": "TransferHints",
-    "Worker": "TransferScheduler",
+    "Worker": "PeerScheduler",
     "abort_word": "abort_flag",
     "give_back": "release",
     "hold_stream": "block_user_stream",
