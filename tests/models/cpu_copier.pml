@@ -4,8 +4,8 @@
  * still: the peer's two chunks may take both executors, then a substitute serves the order of this
  * process. A substitute leaves when the executors are back, and takes nothing that needs a slot of
  * a GPU. An executor whose slot is with the GPU waits for at most a millisecond. An executor is in
- * CpuCopier::execute(), claim() and finish(); the scheduler is in start(), abort(), poll() and the
- * destructor.
+ * CpuCopier::execute(), claim() and finish(). Scheduler() is the thread that has the mutex of the
+ * transport's copiers: it is in start(), abort(), poll() and the destructor.
  * Checked: an order that no page fault holds up ends, whatever stands still. Once the page faults
  * have ended so does everything, substitutes before the copier.
  */

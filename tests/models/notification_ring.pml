@@ -4,8 +4,8 @@
  * for a bell: then a frame of the socket follows. The reader's user looks, asks, looks again and
  * sleeps at a condition; its Control thread hears the frame, empties the ring and wakes the user.
  * The writer is in Session::notify() with NotificationRing::put() and
- * consume_doorbell_request(), the user in EngineImpl::notifications() with request_doorbell(), the
- * Control thread in EngineImpl::on_collect_request().
+ * consume_doorbell_request(), the user in Inbox::collect() with request_doorbell(), the Control
+ * thread in Inbox::on_collect_request().
  * Stores of the writer pass through a store buffer, as those of a core do: one that is sequentially
  * consistent is drained before the next load. Other frames may leave no room in the socket's queue:
  * the writer then owes the frame, and Session::flush_queued() queues it once there is room.
@@ -25,7 +25,7 @@ bool congested;        /* the queue of the socket has no room */
 bool owed;             /* a "collect" that had none */
 byte kept;             /* messages that the Control thread has taken out */
 byte news;             /* grows when who sleeps is to look anew */
-bool events_mutex;
+bool events_mutex;     /* Inbox::mutex_ */
 byte changed;          /* a condition, under events_mutex */
 byte heard;            /* messages that the user has */
 

@@ -4,8 +4,9 @@
  * it sleeps for a bounded time (a doze, or until the predicted end). It is parked when nothing is
  * outstanding, or when only a message of a peer can change anything: then a submission, or the
  * thread that reads the message, rings. Users that wait look themselves and leave without a word.
- * ring() and nap() are those of ProgressThread, look() is the scheduler's under its lock, a user
- * polls in EngineImpl::wait().
+ * ring() is ProgressThread::notify(), nap() is ProgressThread::wait_up_to(). look() is
+ * PeerScheduler::poll() or, of a user, PeerScheduler::wait(), under the peer's mutex. The users
+ * have one peer.
  * Checked: the thread is never parked for ever while a copy has ended that nobody has seen.
  */
 #include "sync.inc"
@@ -23,7 +24,7 @@ bool rung, bell; /* an atomic, an eventfd */
 byte sleep_ = AWAKE;
 byte polling;    /* users that wait */
 byte users = 2;
-byte transfer[2]; /* each look and each change of one is a step under the scheduler's lock */
+byte transfer[2]; /* each look and each change of one is a step under the peer's mutex */
 
 #define ALL_DONE (users == 0 && transfer[0] == NONE && transfer[1] == NONE)
 #define COPYING(i) (transfer[i] >= COPIES)

@@ -3,8 +3,8 @@
  * The thread sleeps in epoll, where the socket's edges tell only what is new and where an eventfd
  * is its bell. A user queues work, then sends it itself if nobody else sends, else wakes the
  * thread. The peer takes frames out of the socket and sends some, each of which is answered.
- * Users post under the scheduler's lock. A GPU, and an answer that waits a little for company, keep
- * the thread awake and are left out.
+ * Users post to one peer, under its mutex (`scheduler`). A GPU, and an answer that waits a little
+ * for company, keep the thread awake and are left out.
  * Checked: the thread never sleeps for ever while a frame waits to be sent or to be read.
  */
 #include "sync.inc"
@@ -16,7 +16,7 @@ bool rung, sleeps, bell;      /* the thread's: atomics, an eventfd */
 bool edge, owes_edge;         /* of the socket in epoll; the kernel has answered EAGAIN */
 byte in_socket, arrived;      /* frames for the peer; frames of the peer */
 byte queued, said;            /* batches and frames to be sent, each under a mutex of its own */
-bool scheduler, sending;      /* the mutex of who posts; under it, the mutex of who sends */
+bool scheduler, sending;      /* mutexes: the peer's, of who posts; under it, that of who sends */
 bool current;                 /* under it: a frame that the socket has not taken */
 bool writable = true;         /* atomics: the socket takes more, */
 bool idle = true;             /* nothing was said and nothing is current */
