@@ -37,7 +37,7 @@ inline constexpr std::size_t kMaxQueuedBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxQueuedFds = 256;
 
 struct FrameHeader {
-  std::uint32_t length = 0;  ///< Of the payload. queue() fills it in.
+  std::uint32_t length = 0;  ///< Size of the payload. queue() sets it.
   std::uint16_t version = kProtocolVersion;
   std::uint16_t op = 0;
   std::uint64_t id = 0;

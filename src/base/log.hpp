@@ -5,8 +5,8 @@
 // down by reference from the Engine, so two Engines of a process may log to different places. Off
 // the path of a byte: ask enabled() before a text is put together.
 // Threads: any thread. The sink is called by any thread and sees to itself; no lock of a Log is
-// held meanwhile, but callers hold theirs, so a sink neither waits nor calls what is not ours: what
-// does goes behind a LogQueue.
+// held meanwhile, but callers hold theirs, so a sink neither waits nor calls what is not ours: a
+// sink that may do either is called by a LogQueue.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// base/log_queue.hpp - lines for a reader that may be slow or stand still: a thread hands them
+// base/log_queue.hpp - lines for a reader that may be slow or not return: a thread hands them
 // over, in order.
 //
 // It stands between a Log, which is written under locks and by threads that peers wait for, and
@@ -6,7 +6,7 @@
 // Threads: any thread. Its own starts with the first line.
 // Invariants: the Outlet is called by that thread alone, with no lock held; push() never waits for
 // it; what finds no room is counted, and a line says so. Nothing is delivered after the destructor,
-// but for a call that stands still.
+// except by a call that has not returned.
 #pragma once
 
 #include <cstddef>

@@ -106,16 +106,16 @@ class TlsEnd {
   ssl_st* ssl_ = nullptr;
   int socket_ = -1;
   bool done_ = false, waits_ = false, more_ = false;
-  Status refused_;             // why the handshake failed; later calls return the same
-  std::size_t pending_ = 0;    // bytes of the user's that are on their way
-  std::uint64_t records_ = 0;  // by the key that is
-  std::vector<std::byte> gathered_;
-  std::array<std::byte, 5> first_{};  // of what came
+  Status refused_;                    // why the handshake failed; later calls return the same
+  std::size_t pending_ = 0;           // accepted bytes that send() has not returned yet
+  std::uint64_t records_ = 0;         // encrypted by the current key
+  std::vector<std::byte> gathered_;   // small parts, joined into one record
+  std::array<std::byte, 5> first_{};  // the first bytes received
   std::size_t first_got_ = 0;
   bool ended_ = false, plain_ = false, message_of_kernel_ = false;
-  int error_ = 0;             // of the last call of the kernel's
-  std::vector<char> out_;     // what they have become,
-  std::size_t out_sent_ = 0;  // and how much of it the socket has taken
+  int error_ = 0;             // errno of the last socket call, or 0
+  std::vector<char> out_;     // encrypted bytes for the socket
+  std::size_t out_sent_ = 0;  // of `out_`
 };
 
 /// Returns true if the bytes begin a TLS handshake instead of frames.

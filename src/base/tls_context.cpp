@@ -1,4 +1,4 @@
-// What all TLS connections of an Engine share: libssl's settings and the key.
+// TlsContext: libssl's settings and the key, shared by all TLS connections of an Engine.
 #include <openssl/bio.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
@@ -20,7 +20,8 @@ constexpr std::size_t kReadAhead = std::size_t{64} << 10;
 
 }  // namespace
 
-/// ERR_* is the thread's, and so the user's: what libssl has left there goes.
+/// Returns an error with libssl's reason. Clears libssl's error queue, which belongs to the thread
+/// and so also to the user.
 Status TlsContext::failed(const char* call) {
   char why[256] = "no reason given";
   if (const unsigned long error = ERR_peek_error(); error != 0)
@@ -61,7 +62,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::create(std::string_view se
   });
   SSL_CTX_set_psk_find_session_callback(
       ssl, [](SSL* of, const unsigned char* id, std::size_t bytes, SSL_SESSION** session) {
-        *session = nullptr;  // of no other identity
+        *session = nullptr;  // also the answer for any other identity
         if (bytes != sizeof kIdentity - 1 || std::memcmp(id, kIdentity, bytes) != 0) return 1;
         *session = static_cast<TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(of)))->psk(of);
         return *session != nullptr ? 1 : 0;
@@ -75,7 +76,7 @@ TlsContext::~TlsContext() {
   OPENSSL_cleanse(key_.data(), key_.size());
 }
 
-/// libssl's then. Null: it has no room.
+/// Returns a session with the key, which libssl frees. Null: no memory.
 SSL_SESSION* TlsContext::psk(SSL* ssl) const noexcept {
   SSL_SESSION* const session = SSL_SESSION_new();
   if (session != nullptr &&

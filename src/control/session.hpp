@@ -117,9 +117,8 @@ struct PeerLimits {
   std::size_t unproven = std::size_t{4}
                          << 20;  ///< Bytes kept for incoming connections that are not established.
   Duration handshake = std::chrono::seconds(10);  ///< An incoming one is closed after it.
-  Duration silence =
-      std::chrono::seconds(10);  ///< Of a remote peer's host, before it is disconnected.
-  Duration ending = std::chrono::seconds(5);  ///< Bound of the Control thread at its end.
+  Duration silence = std::chrono::seconds(10);  ///< After it a silent remote peer is disconnected.
+  Duration ending = std::chrono::seconds(5);    ///< Bound of the Control thread at its end.
 };
 
 struct Identity {

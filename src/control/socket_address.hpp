@@ -18,7 +18,7 @@
 namespace linkspan::control {
 
 struct SocketAddress {
-  std::string path{};      ///< Of a Unix socket. Empty: TCP, with host and port.
+  std::string path{};      ///< Path of a Unix socket. Empty: TCP, with host and port.
   std::string host{};      ///< A name, or a number without brackets.
   std::uint16_t port = 0;  ///< 0: the kernel chooses one to listen at.
 

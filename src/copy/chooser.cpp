@@ -12,7 +12,7 @@ namespace {
 // 580 (docs/cuda_notes.md, "rates"). Rates are a microsecond's bytes: 1e3 is 1 GB/s. The model
 // gives, from start() to the end seen by poll(), within a tenth: copy engine 8 B 6.7 us, 1 MiB 9.8,
 // 16 x 1 MiB 85; kernel 8 B 10.9, 1 MiB 14, 16 x 1 MiB 63, 8192 x 4 KiB 121.
-constexpr double kEngineUs = 4.4, kEnginePieceUs = 2.4;   // one copy after the other
+constexpr double kEngineUs = 4.4, kEnginePieceUs = 2.4;   // copies run one by one
 constexpr double kKernelUs = 11, kKernelPieceUs = 0.002;  // the list is written and read
 constexpr Rates rates_of(double engine_bytes, double kernel_bytes) {
   return {.engine = {kEngineUs, kEnginePieceUs, engine_bytes},

@@ -1,6 +1,8 @@
 // copy/cpu_job.hpp - an order of a CpuCopier, cut into the chunks that its executors copy.
 //
+// On the path of a byte: the work list of a CPU copy.
 // Threads: as each group of members says.
+// Invariants: a job is reused only after CpuCopier::poll() has returned its result.
 #pragma once
 
 #include <atomic>
@@ -12,7 +14,7 @@
 namespace linkspan::copy {
 
 struct CpuCopier::Job {
-  // Under the scheduler's lock.
+  // Under the transport's mutex.
   Ticket ticket = 0;  // zero: unused
   base::Time due{}, last_poll{};
   base::Time waiting_since{};  // since when it waits for an executor
@@ -32,7 +34,7 @@ struct CpuCopier::Job {
   bool aborted = false;            // its chunks that run are counted as stuck
   Status status;                   // the first failure
 
-  std::atomic<bool> done{false};  // set last; the scheduler owns the job again then
+  std::atomic<bool> done{false};  // set last; poll() owns the job then
 
   std::span<const Piece> chunk(std::size_t i) const {
     const std::size_t begin = i == 0 ? 0 : chunks[i - 1];

@@ -7,8 +7,7 @@
 // stream is busy are joined into one submission (joined_copies.cpp). poll() reads the flag; it
 // calls the driver only to start joined orders and for orders that used a Relay. An overdue order
 // makes poll() query the stream, and a lost context then ends all orders of the device with the
-// error. Orders after a user's stream get a queue of their own, because that stream may stand
-// still.
+// error. Orders after a user's stream get a queue of their own, because that stream may stall.
 // Threads: externally synchronised (under its transport's mutex); create() is OFF THE LOCK.
 // Invariants: create() makes all memory, streams and lists; a stream has at most kStreamEntries
 // entries, so a submission never blocks in the driver; KernelArgs are reused only after the kernel

@@ -35,7 +35,7 @@ class Relay {
   static constexpr unsigned kBuffers = 2;  ///< Per donor and RelayStreams.
 
   /// The CUDA streams and buffers that orders queue to. There are two sets; one is for orders after
-  /// a user's stream, which may stand still, and serves one such stream at a time.
+  /// a user's stream, which may stall, and serves one such stream at a time.
   class RelayStreams {
    public:
     unsigned in_flight() const noexcept { return in_flight_; }  ///< Chunks.

@@ -1,9 +1,9 @@
 // cuda/deferred_destroyer.hpp - defers the closing of what the driver mapped or pinned for us while
-// a user's stream may stand still.
+// a user's stream may stall.
 //
 // Closing a CUDA IPC handle, unpinning host memory and freeing pinned memory wait for all that is
-// in flight on the GPU, also for a stream that stands still, and submissions of all other threads
-// wait with them (fact: Held.ClosingAHandle, fact: Held.UnregisteringHostMemory, fact:
+// in flight on the GPU, also for a stalled stream, and submissions of all other threads wait with
+// them (fact: Held.ClosingAHandle, fact: Held.UnregisteringHostMemory, fact:
 // Held.FreeingPinnedMemory). So the death of a peer whose transfer waits for such a stream would
 // delay the transfers of all other peers. Therefore each transfer that waits for or blocks a user's
 // stream has a DeferralGuard, and a closing waits until the guards that were there before it have
@@ -61,7 +61,7 @@ class DeferredDestroyer {
   ~DeferredDestroyer();  ///< Requires: no DeferralGuard is left. Runs all pending closings.
 
   /// Returns a guard. Waits until a closing that has begun is over, but at most a second: otherwise
-  /// it would wait in the driver for the stream that is about to stand still, and what that stream
+  /// it would wait in the driver for the stream that is about to stall, and what that stream
   /// waits for might wait for the driver.
   DeferralGuard defer() LINKSPAN_EXCLUDES(mutex_);
   /// Returns true if there is no DeferralGuard.
@@ -84,7 +84,7 @@ class DeferredDestroyer {
               if (const auto there = weak.lock()) there->end(std::move(ended));
             }};
   }
-  /// Returns when all closings have run, whatever guards exist. Waits for streams that stand still.
+  /// Returns when all closings have run, whatever guards exist. Waits for stalled streams.
   void drain() LINKSPAN_EXCLUDES(mutex_);
 
  private:

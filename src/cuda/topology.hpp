@@ -40,7 +40,7 @@ class Device {
   /// Retains the primary context and makes the events. Called by Topology, as is load_kernels().
   static Result<std::unique_ptr<Device>> open(const Driver& driver, const DeviceInfo& info);
   /// Loads the kernels; kernels() has the error. Waits for all that is in flight on the GPU, also
-  /// for a stream that stands still.
+  /// for a stalled stream.
   void load_kernels();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -84,7 +84,7 @@ enum class Layout : std::uint8_t {
 struct PointerFacts {
   MemoryKind kind = MemoryKind::host;  ///< host: unknown to the driver.
   GpuUuid gpu{};                       ///< GPU that has it or for which it was pinned. Zero: host.
-  std::uint64_t buffer_id = 0;         ///< Of the allocation; never reused in this process.
+  std::uint64_t buffer_id = 0;         ///< Id of the allocation; never reused in this process.
   std::uint64_t base = 0,
                 bytes = 0;  ///< The whole allocation; zero for plain host memory. Of
                             ///< chunks this one (fact: Chunks.ARangeIsWhatAnAddressTells).

@@ -26,9 +26,9 @@ constexpr bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t siz
 
 /// Identifies registered memory. Not an address: after free and malloc an address is other memory.
 struct RegionId {
-  std::uint64_t incarnation = 0;  ///< Of the owning Engine; random.
+  std::uint64_t incarnation = 0;  ///< Identifies the owning Engine; random.
   std::uint64_t buffer = 0;       ///< CUDA's buffer id. Zero: host memory.
-  std::uint64_t serial = 0;       ///< Of the registration; never reused in this incarnation.
+  std::uint64_t serial = 0;  ///< Identifies the registration; never reused in this incarnation.
   friend bool operator==(const RegionId&, const RegionId&) = default;
 };
 

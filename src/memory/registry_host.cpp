@@ -1,4 +1,4 @@
-// The host memory that a Registry makes itself or has pinned.
+// Registry: host memory that it allocates or pins.
 #include "base/no_memory.hpp"
 #include "cuda/topology.hpp"
 #include "memory/host_backing.hpp"
@@ -22,8 +22,8 @@ Result<std::shared_ptr<const Registration>> Registry::allocate_shared(std::uint6
   facts.memfd = backing->memfd();
   Result<std::shared_ptr<const Registration>> made = insert(facts, backing);
   if (!made.ok()) return made;
-  // Pinned after the insertion: a GPU that becomes active meanwhile is seen here or by
-  // pin_shared().
+  // The memory is pinned after the insertion, so that either this or pin_shared() pins it for a GPU
+  // that becomes active meanwhile.
   const Status pinned = base::or_no_memory([&] {
     const Result<const cuda::Device*> device = device_to_pin(false);
     return device.ok() && *device != nullptr ? backing->pin(**device) : device.status();
@@ -70,7 +70,8 @@ std::shared_ptr<HostBacking> Registry::backing_of(std::uint64_t address) const {
   return nullptr;
 }
 
-/// Returns a GPU to pin with, or null if none is active. A pin counts for all GPUs, so any will do.
+/// Returns a GPU to pin with, or null if none is active. A pin is valid for all GPUs, so any GPU
+/// suffices.
 Result<const cuda::Device*> Registry::device_to_pin(bool bring_up) const {
   if (topology_ == nullptr) return nullptr;
   if (const auto active = topology_->all_active(); !active.empty()) return active.front();

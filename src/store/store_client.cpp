@@ -12,15 +12,15 @@ using base::Deadline;
 
 constexpr std::size_t kClientRead = std::size_t{64} << 10;
 
-/// Greets, and has a first answer. disconnected: that server does not understand this dialect, or
-/// has ended.
+/// Sends a first request and receives its answer. disconnected: the server does not understand this
+/// dialect, or has ended.
 Result<StoreClient> greet(base::Fd socket, Dialect dialect, const Limits& limits,
                           Deadline deadline) {
   StoreClient client(std::move(socket), dialect);
   Request first;
   if (dialect == Dialect::current) {
-    // An older server takes these ten bytes for a `set` whose key has more bytes than there can be:
-    // it hangs up. Hence the high bits, and hence one send.
+    // An older server reads these ten bytes as a `set` whose key is longer than any key may be, and
+    // closes the connection. So the high bits are set, and all bytes go in one send.
     first.op = Op::ping;
     first.number = 0xffffff | static_cast<std::int64_t>(base::random_u64() & 0xff) << 24;
     std::string bytes(1, '\0');

@@ -13,7 +13,7 @@
 
 namespace linkspan::store {
 
-/// One connection. A failure in the midst of an answer is its end.
+/// One connection. It cannot be used any more after a failure within an answer.
 class StoreClient {
  public:
   StoreClient(base::Fd socket, Dialect dialect) : socket_(std::move(socket)), dialect_(dialect) {}
@@ -30,8 +30,8 @@ class StoreClient {
   Buffer input_;
 };
 
-/// Connects to a server, and greets it in the dialect that it understands. unreachable: no process
-/// listens there.
+/// Connects to a server and sends a first request in the dialect that the server understands.
+/// unreachable: no process listens there.
 Result<StoreClient> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
                          const Limits& limits, base::Deadline deadline);
 

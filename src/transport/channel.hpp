@@ -26,7 +26,7 @@ struct PeerProcess {
   std::int64_t pid = 0;           ///< By SO_PEERCRED. 0: unknown here.
   int pidfd = -1;                 ///< Borrowed; valid as long as the Channel. -1: none.
   bool same_user = true;          ///< False for a remote peer, whose user is not known.
-  std::uint64_t incarnation = 0;  ///< Of the Engine there. 0: unknown here.
+  std::uint64_t incarnation = 0;  ///< Identifies the Engine there. 0: unknown here.
 };
 
 class Channel {

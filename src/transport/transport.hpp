@@ -90,7 +90,7 @@ class KeptPages {
 
 /// Memory of a peer as kernels, or this CPU, address it.
 struct KernelView {
-  std::uint64_t address = 0;              ///< Of the region's first byte.
+  std::uint64_t address = 0;              ///< Address of the region's first byte.
   std::shared_ptr<const void> keepalive;  ///< Keeps the region mapped, as a Batch does.
 };
 

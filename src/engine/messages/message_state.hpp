@@ -28,7 +28,7 @@ class MessageObserver {
   virtual void begun(const base::Log& log, std::uint64_t peer, std::uint64_t bytes, int device,
                      const MessageState& exchange) const = 0;
   /// Called when both sides' memory kinds, and so the copying side, are known. Under the
-  /// scheduler's lock.
+  /// peer's mutex.
   virtual void matched(const base::Log& log, const MessageState& exchange) const = 0;
   /// Called when a message has ended well. Under the peer's mutex.
   virtual void ended(const base::Log& log, const MessageState& exchange) const = 0;

@@ -61,7 +61,7 @@ void Inbox::on_write(const control::Session& from, std::vector<std::byte> payloa
   const base::MutexLock lock(mutex_);
   PeerInbox& peer = peers_[from.id()];
   if (after <= peer.by_control) return deliver(from, peer, std::move(payload));
-  // The others are on their way: only a peer that lies, or whose control connection stands still
+  // The others are on their way: only a peer that lies, or whose control connection is stalled
   // for long, reaches the bound. It loses the order and no notification.
   const std::size_t cost = cost_of(payload);
   if (peer.early_bytes + cost > kMaxEarlyBytes) deliver_early(from, peer, ~std::uint64_t{0});

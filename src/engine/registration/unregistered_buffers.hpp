@@ -12,7 +12,7 @@
 //    the registered one. The peer's key covers these bytes in one direction and ends with the
 //    message.
 // Threads: any thread. acquire_buffer() may take milliseconds and is never called under the
-// scheduler's lock; TemporaryRegistration::release() is called under it.
+// peer's mutex; TemporaryRegistration::release() is called under it.
 // Invariants: the region of a TemporaryRegistration stays registered and published until release()
 // has returned OK.
 #pragma once
@@ -44,10 +44,11 @@ class TemporaryRegistration {
   const std::shared_ptr<const memory::Registration>& registration() const noexcept {
     return registration_;
   }
-  /// Returns the keys, or null for the user's own registration, whose keys EngineImpl has.
+  /// Returns the keys, or null for the user's own registration, whose keys RegistrationService has.
   const std::shared_ptr<const Keys>& keys() const noexcept { return keys_; }
-  std::uint64_t offset() const noexcept { return offset_; }  ///< Of the message in its region.
-  bool one_shot() const noexcept { return one_shot_; }       ///< Registered for this message.
+  /// Returns where the message begins in its region.
+  std::uint64_t offset() const noexcept { return offset_; }
+  bool one_shot() const noexcept { return one_shot_; }  ///< Registered for this message alone.
   /// Returns whether the message lies in that registration or in a part of it.
   bool lies_in(const memory::Registration& registration) const noexcept {
     return registration_.get() == &registration || whole_.get() == &registration;

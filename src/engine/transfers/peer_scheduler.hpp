@@ -162,7 +162,8 @@ class PeerScheduler final : private RendezvousHost {
   bool awaits_import(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
 
   // peer_scheduler_report.cpp: what operators see
-  std::string line(base::Time now) LINKSPAN_EXCLUDES(mutex_);  ///< Of dump().
+  /// Returns the peer's line of dump().
+  std::string line(base::Time now) LINKSPAN_EXCLUDES(mutex_);
   /// Describes the Endpoints and their paths, for the log.
   std::string describe_paths() LINKSPAN_EXCLUDES(mutex_);
   /// Lists the ids of the oldest transfers that are not quiet, and counts all.

@@ -70,7 +70,7 @@ class StreamOrders {
   StreamOrders& operator=(const StreamOrders&) = delete;
 
   /// Makes what resolve() needs for a release on GPUs that have come up. Called off the data path,
-  /// because it may wait for a stream that stands still. resolve() makes what is missing.
+  /// because it may wait for a stalled stream. resolve() makes what is missing.
   void make_ready() LINKSPAN_EXCLUDES(mutex_);
 
   /// Records an event in the stream of `after` and finds that of `release`. `gpu` is the default if

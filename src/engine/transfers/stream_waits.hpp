@@ -68,7 +68,7 @@ class StreamWaits {
   }
 
  private:
-  std::vector<std::shared_ptr<TransferState>> waiting_;  // also the scheduler's
+  std::vector<std::shared_ptr<TransferState>> waiting_;  // also the PeerScheduler's
   base::Time since_{}, next_poll_{};
 };
 

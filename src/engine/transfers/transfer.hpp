@@ -1,6 +1,6 @@
 // engine/transfers/transfer.hpp - the state behind a Transfer: waiting, queued, posted, quiet.
 //
-// On the path of a byte: made by the submission, kept by the scheduler until the end.
+// On the path of a byte: made by the submission, kept by the PeerScheduler until the end.
 // waiting on a stream: a user's stream has to reach the mark first, and no stream of ours can wait
 // for it. queued: batches are left to post, in the peer's queue. posted: all batches are with an
 // Endpoint. quiet: each batch has completed and nothing will touch the memory again.

@@ -61,7 +61,7 @@ class ImportedMemory {
   /// GPU memory as one device of this process sees it.
   struct DeviceView {
     const cuda::Device* device = nullptr;
-    std::uint64_t address = 0;                 ///< Of the region's first byte.
+    std::uint64_t address = 0;                 ///< Address of the region's first byte.
     std::shared_ptr<cuda::IpcMapping> opened;  // null if not opened by an IPC handle. The other
                                                // owners are regions in the same allocation.
   };

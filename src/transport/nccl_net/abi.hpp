@@ -14,7 +14,7 @@ namespace linkspan::transport::nccl_net::abi {
 
 constexpr int kOldest = 5, kNewest = 12;
 constexpr std::size_t kHandleBytes = 128;
-constexpr std::size_t kMaxBytes = std::size_t{1} << 40;  ///< Of a message.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 40;  ///< Maximum size of a message.
 
 /// Result of every function.
 enum Result : int {

@@ -26,7 +26,7 @@ namespace linkspan::transport::nccl_net {
 struct NcclNetOptions {
   std::shared_ptr<Plugin> plugin;      ///< Shared with the process.
   cuda::Topology* topology = nullptr;  ///< Null: no GPU.
-  std::uint64_t incarnation = 0;       ///< Of our Engine.
+  std::uint64_t incarnation = 0;       ///< This Engine's.
   std::optional<Unpack> unpack{};
   std::optional<unsigned> copy_ctas{};                ///< As in the local transport.
   const base::Clock* clock = &base::Clock::steady();  ///< Clock of the bounds of endpoint.hpp.

@@ -24,7 +24,8 @@ struct Properties {
   float latency_us = 0;
   int max_comms = 0, max_receives = 1;
   int device_type = abi::kDeviceHost, device_version = 0;
-  std::size_t max_bytes = 0;  ///< Of a message; below 2 GiB, because test() reports sizes as int.
+  /// Maximum size of a message; below 2 GiB, because test() reports sizes as int.
+  std::size_t max_bytes = 0;
 
   bool supports(abi::PointerType type) const noexcept { return (pointer_support & type) != 0; }
 };

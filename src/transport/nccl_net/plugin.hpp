@@ -28,7 +28,7 @@ std::vector<std::string> files_of(const std::string& list);
 /// Describes a library that can be loaded; it is not initialised.
 struct Found {
   std::string file;
-  int version = 0;  ///< Of its newest table.
+  int version = 0;  ///< Version of its newest table.
 };
 /// Finds the library that load() would use. Errors as Plugin::load(). Runs the library's
 /// constructors, as dlopen() does.

@@ -1,9 +1,9 @@
 // transport/nccl_net/plugin_thread.hpp - the threads of a transport that call its plugin for the
 // queues: a plugin wants each comm polled, by one thread.
 //
-// Each peer has a thread of its own, so that a call which stands still stands still for that peer
-// alone; beyond PluginThreads::kMax peers some share one. A thread spins while bytes move, sleeps
-// briefly while a peer has to act first, and sleeps until woken when all its queues are idle.
+// Each peer has a thread of its own, so that a call that does not return delays that peer alone;
+// beyond PluginThreads::kMax peers some share one. A thread spins while bytes move, sleeps briefly
+// while a peer has to act first, and sleeps until woken when all its queues are idle.
 // Threads: any thread may call; each one of ours starts with its first queue.
 #pragma once
 
@@ -35,7 +35,7 @@ class PluginThread {
   void release() LINKSPAN_EXCLUDES(mutex_);
   /// Asks the thread to break what is left and to end; the destructor waits for that.
   void end() LINKSPAN_EXCLUDES(mutex_);
-  /// Returns how many queues are not broken yet. A call of the plugin for one may stand still.
+  /// Returns how many queues are not broken yet. A call of the plugin for one may never return.
   std::size_t queues() const noexcept { return active_queues_; }
 
  private:

@@ -47,7 +47,7 @@ struct Span {
 struct Head {
   FrameType type = FrameType::put;
   std::uint64_t id = 0;
-  std::uint64_t incarnation = 0;  ///< Of the sender's Engine.
+  std::uint64_t incarnation = 0;  ///< Identifies the sender's Engine.
   std::uint64_t serial = 0;       ///< put, get: of the region.
   Token token{};                  ///< put, get: of the region.
   std::uint64_t position = 0;     ///< put, data: where in the batch the data begins.

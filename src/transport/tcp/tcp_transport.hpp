@@ -20,7 +20,7 @@ namespace linkspan::transport::tcp {
 
 struct TcpOptions {
   cuda::Topology* topology = nullptr;  ///< Null: no GPU.
-  std::uint64_t incarnation = 0;       ///< Of our Engine.
+  std::uint64_t incarnation = 0;       ///< This Engine's.
   unsigned connections = 1;            ///< To a peer, and threads, at most.
   /// Connections made when a peer is met; more follow while they pay off
   /// (data_connection_count.hpp). Two, so that a small message need not wait for a frame of a large

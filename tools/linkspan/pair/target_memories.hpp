@@ -2,7 +2,8 @@
 // requests on them: of the parent of a helper process, or of an untrusted peer of `linkspan serve`.
 //
 // An untrusted peer gets no address and no handle, cannot name a file, and its requests are
-// bounded. Threads: externally synchronised.
+// bounded.
+// Threads: externally synchronised.
 #pragma once
 
 #include <cstdint>

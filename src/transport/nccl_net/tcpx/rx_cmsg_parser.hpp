@@ -42,7 +42,7 @@ struct RxMessage {
   RxKernel kernel = RxKernel::none;
   std::uint64_t bytes = 0, linear_bytes = 0;  ///< All bytes; those in the iovecs.
   std::vector<RxPiece> fragments, linear;
-  std::vector<RxTokens> tokens;  ///< Of all fragments; returned once these were read.
+  std::vector<RxTokens> tokens;  ///< Tokens of all fragments; returned once these were read.
 };
 
 /// Adds the result of one recvmsg: `control` is what it wrote there, `flags` its msg_flags. Without

@@ -18,7 +18,7 @@
 namespace linkspan::transport::nccl_net::tcpx {
 
 struct RxBounds {
-  std::uint64_t pool_bytes = 0;     ///< Of the bounce pool; fragments beyond 4 GiB are refused.
+  std::uint64_t pool_bytes = 0;  ///< Size of the bounce pool; fragments beyond 4 GiB are refused.
   std::uint64_t receive_bytes = 0;  ///< What was received, not the size of the buffer.
   std::uint32_t dmabuf = 0;         ///< Upstream kernel: the pool's number.
 };

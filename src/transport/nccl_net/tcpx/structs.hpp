@@ -13,7 +13,7 @@
 namespace linkspan::transport::nccl_net::tcpx {
 
 constexpr std::size_t kMetaSlots = 16;
-constexpr std::size_t kMaxFragments = 2048;  ///< Of one receive.
+constexpr std::size_t kMaxFragments = 2048;  ///< Maximum of one receive.
 
 /// Describes a fragment: `len` bytes at `src_off` of the pool belong at `dst_off` of the receive's
 /// buffer.

@@ -48,17 +48,18 @@ class Unpacker {
   using UnpackId = std::uint64_t;  ///< Names a batch until poll() has reported its end. Never zero.
 
   static constexpr std::size_t kBatches = 4;    ///< In flight at once.
-  static constexpr std::size_t kRequests = 32;  ///< Of a batch.
+  static constexpr std::size_t kRequests = 32;  ///< Maximum of a batch.
   /// Bounds the entries of a batch after splitting: at 64 KiB for the kernel, at kMaxCopy for the
   /// other methods.
   static constexpr std::size_t kEntries = kRequests * (kMaxFragments + 128);
   static constexpr std::uint64_t kMaxCopy = std::uint64_t{8} << 20;
-  static constexpr std::uint64_t kHostBytes = std::uint64_t{16} << 20;  ///< Of a batch of `host`.
+  /// Maximum of a batch of `host`.
+  static constexpr std::uint64_t kHostBytes = std::uint64_t{16} << 20;
   /// A CUDA stream takes about 1021 and then blocks its caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
 
   struct KernelBounds {
-    std::optional<unsigned> ctas{};  ///< Of a kernel, at most. None: all that run at once.
+    std::optional<unsigned> ctas{};  ///< Maximum of a kernel. None: all that run at once.
   };
   /// Creates an Unpacker. `device` outlives it. unsupported: `kernel` where kernels do not load or
   /// may use no CTA.
