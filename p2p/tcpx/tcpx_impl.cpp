@@ -19,7 +19,7 @@ std::string& last_error() {
   return text;
 }
 
-/// The process's, as the plugin is. Null: there is none, and last_error() says why.
+/// Returns the process's plugin. Null: it was not loaded; last_error() says why.
 const Plugin* plugin() {
   static const Result<std::shared_ptr<Plugin>> loaded = nccl_net::load_selected({});
   if (loaded.ok()) return loaded->get();

@@ -1,10 +1,11 @@
-// base/executor.hpp - runs tasks on named threads of its own: work that may take long, or stand
-// still, and so must not be done under a lock or by a thread that serves peers.
+// base/executor.hpp - runs tasks on named threads of its own: work that may take long, or not
+// return, and so must not be done under a lock or by a thread that serves peers.
 //
-// Off the path of a byte: what is opened, closed or written for others. Threads: any thread, also a
-// task. Threads start with the tasks that need them, at most as many as the Executor may have, and
-// block every signal: those are for the program's threads. Invariants: each task runs exactly once;
-// tasks without a Strand begin in order; tasks of one Strand never run at the same time.
+// Off the path of a byte: what is opened, closed or written for others.
+// Threads: any thread, also a task. Threads start with the tasks that need them, at most as many as
+// the Executor may have, and block every signal: those are for the program's threads.
+// Invariants: each task runs exactly once; tasks without a Strand begin in order; tasks of one
+// Strand never run at the same time.
 #pragma once
 
 #include <cstddef>

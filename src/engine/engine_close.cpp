@@ -58,7 +58,7 @@ Status EngineImpl::close(Duration timeout) {
                  std::to_string(unquiet);
     return pending("not quiet: transfers of " + names);
   }
-  // Copies for peers end here too, or are finished by their Endpoints, which begin none any more.
+  // Copies for peers run to their end. Their Endpoints begin none any more.
   if (!await(CloseBlocker::copies, deadline)) return pending("a copy for a peer is not quiet");
   closed_ = true;
   registrations_->close();

@@ -15,7 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Around the predicted end of a copy for a peer the Control thread keeps polling for so long.
+// How long before the predicted end of a copy for a peer the Control thread begins to poll, and for
+// how long it polls.
 constexpr Duration kBeforeCompletion = 100us, kControlAwake = 200us;
 
 /// The user's callback, which may wait and may call linkspan.
@@ -67,7 +68,7 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
         // thread.
         if (!ending->forked() && ending->has_ended()) delete ending;
       });
-  static std::atomic<bool> warned{false};  // of the environment, which every Engine reads
+  static std::atomic<bool> warned{false};  // once, because every Engine reads the same environment
   if (!warning.empty() && !warned.exchange(true)) impl->log_.write(base::Level::warning, warning);
   if (Status status = impl->set_up(options); !status.ok()) return status;
   return impl;

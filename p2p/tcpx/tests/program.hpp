@@ -14,7 +14,7 @@
 
 namespace linkspan::tcpx_tests {
 
-/// `server`, or `client SERVER_IP`, and options. None: bad usage, which has been told.
+/// Parses `server`, or `client SERVER_IP`, and options. None: bad usage, which was printed.
 inline std::optional<tool::TcpxPlan> parse(int argc, char** argv) {
   const option known[] = {{"port", 1, nullptr, 'p'},    {"plugin", 1, nullptr, 'n'},
                           {"device", 1, nullptr, 'd'},  {"unpack", 1, nullptr, 'u'},

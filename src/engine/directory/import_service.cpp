@@ -44,7 +44,7 @@ Result<ImportService::ImportedSet> ImportService::lookup_set(std::uint64_t peer,
                         " times, since it was published anew meanwhile; of version " +
                         std::to_string(found.version) + ": " + failed.what());
     if (!set.ok()) return set.status();
-    if (set->version == found.version) return failed;  // so that was not the reason
+    if (set->version == found.version) return failed;  // not caused by a newer version
     found = {.version = set->version, .regions = {}};
     failed = {};
     for (std::size_t i = 0; failed.ok() && i < set->serials.size(); ++i) {

@@ -71,7 +71,7 @@ Result<std::shared_ptr<TransferState>> MessageService::submit(std::uint64_t peer
 Status MessageService::begin(const std::shared_ptr<TransferState>& transfer) {
   MessageState& x = *transfer->message;
   OfferFrame frame;
-  // A key of this message alone travels with it: it is not worth a question and its answer.
+  // A key that serves this message alone is sent with it, which saves a request and a reply.
   control::ExportedRegion key;
   const auto session = peers_.session_of(transfer->peer);
   if (session == nullptr) return peers_.absent(transfer->peer);

@@ -1,4 +1,4 @@
-// Frames of the peer to a Rendezvous. The peer may invent their numbers and send them in any order.
+// Rendezvous: frames of the peer. The peer may invent their numbers and send them in any order.
 #include <algorithm>
 #include <utility>
 
@@ -76,7 +76,7 @@ Status Rendezvous::on_accept(std::uint64_t id, const control::MessageAccept& acc
 Status Rendezvous::on_finished(std::uint64_t id, const MessageFinished& finished) {
   auto& ours = finished.by_sender ? matched_receives_ : sends_;
   const auto found = ours.find(id);
-  if (found == ours.end()) return {};  // it crossed our own
+  if (found == ours.end()) return {};  // it crossed a frame of ours
   TransferState& transfer = *found->second;
   MessageState& x = *transfer.message;
   if (x.stage != (finished.by_sender ? Stage::peer_copying : Stage::unmatched))
@@ -106,7 +106,7 @@ void Rendezvous::on_withdraw(std::uint64_t id, bool by_sender) {
     if (found == sends_.end()) return confirm(Code::not_found, "no such message is sent");
     MessageState& x = *found->second->message;
     if (x.stage == Stage::copying) return host_.stop(*found->second);
-    if (x.stage != Stage::importing) return;  // our own withdrawal is on its way
+    if (x.stage != Stage::importing) return;  // our withdrawal is on its way
     if (PeerMemory old = std::exchange(x.peer, {}); old.region) host_.drop(old.region);
     x.stage = Stage::unmatched;
     return confirm(Code::canceled, "nothing was written yet", true);

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kMinCost = 64;    // of a notification, in bytes
-constexpr unsigned kPollsPerYield = 8;  // for each time that others may have the CPU
+constexpr unsigned kPollsPerYield = 8;  // for each yield to other threads
 constexpr Duration kPeerSpin = 50us;    // shorter waits poll without sleeping
 
 std::size_t cost_of(const std::vector<std::byte>& payload) {
@@ -61,8 +61,8 @@ void Inbox::on_write(const control::Session& from, std::vector<std::byte> payloa
   const base::MutexLock lock(mutex_);
   PeerInbox& peer = peers_[from.id()];
   if (after <= peer.by_control) return deliver(from, peer, std::move(payload));
-  // The others are on their way: only a peer that lies, or whose control connection is stalled
-  // for long, reaches the bound. It loses the order and no notification.
+  // The earlier notifications are on their way. Only a peer that lies, or whose control connection
+  // is stalled for long, reaches the bound. Then the order is lost, but no notification.
   const std::size_t cost = cost_of(payload);
   if (peer.early_bytes + cost > kMaxEarlyBytes) deliver_early(from, peer, ~std::uint64_t{0});
   peer.early_bytes += cost;

@@ -59,7 +59,7 @@ void PeerTable::activate(PeerScheduler& peer) noexcept {
   active_.push_back(found->second);
 }
 
-/// Takes a peer that had no work off the list. It stays if it has got some meanwhile.
+/// Removes an idle peer from the list of active ones. Adds it again if it got work meanwhile.
 void PeerTable::deactivate(PeerScheduler& peer) {
   {
     const base::MutexLock lock(mutex_);
@@ -151,7 +151,7 @@ bool PeerTable::wait_for_change(std::uint64_t seen, base::Deadline deadline) {
 
 void PeerTable::destroy() {
   for (const auto& peer : all()) peer->close_endpoints();
-  std::map<std::uint64_t, std::shared_ptr<PeerScheduler>> peers;  // end without the mutex
+  std::map<std::uint64_t, std::shared_ptr<PeerScheduler>> peers;  // destroyed without the mutex
   std::vector<std::shared_ptr<PeerScheduler>> active;
   const base::MutexLock lock(mutex_);
   peers.swap(peers_);

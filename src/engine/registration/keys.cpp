@@ -9,7 +9,7 @@ namespace {
 
 bool has_fds(const memory::PublishedKey& key) { return !key.fds.empty() || key.last_fd; }
 
-/// Returns the text of why a remote peer gets no key.
+/// Returns why a remote peer gets no key.
 std::string no_network_key(const Transports& transports, std::string_view name,
                            const std::string& left_out) {
   std::string wires;

@@ -62,7 +62,8 @@ Status RegistrationService::end(const Region& region, Duration timeout, bool imm
     if (poll.due_and_interrupted()) return base::interrupted();
     const std::uint64_t seen = peers_.changes();
     Status status = retract_everywhere(transports_, registration.region(), immediately);
-    // The user frees it next, so this cannot be put off (cuda/deferred_destroyer.hpp).
+    // The user frees the memory next, so the unpinning cannot be deferred
+    // (cuda/deferred_destroyer.hpp).
     if (status.ok() && registration.unpins() && !topology_->destroyer()->unguarded())
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
@@ -80,7 +81,7 @@ Status RegistrationService::end(const Region& region, Duration timeout, bool imm
       return users.empty() ? status
                            : Status(Code::busy, status.scope(), status.what() + ": " + users);
     }
-    // Now that nothing is submitted on it any more, nothing escapes.
+    // Nothing is submitted on the region any more, so this cancels all that use it.
     if (cancels)
       for (const auto& peer : peers_.all()) peer->cancel_all_on(registration);
     (void)peers_.progress(base::Clock::steady().now());

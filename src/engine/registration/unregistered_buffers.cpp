@@ -73,8 +73,8 @@ Result<TemporaryRegistration> UnregisteredBuffers::acquire_region(const void* po
     return refused(Code::unsupported,
                    "CUDA managed memory, whose pages move between GPU and host: copy it to memory "
                    "of cudaMalloc or cudaHostAlloc");
-  // No peer maps it, so it is registered for the message like private memory, and not kept: that
-  // would stand in the way of another registration.
+  // No peer maps it, so it is registered for the message like private memory. It is not cached,
+  // because that would prevent another registration of it.
   const bool on_gpu = facts.kind == MemoryKind::device;
   if (registry_.any_exclusive(address, bytes, on_gpu ? facts.buffer_id : 0))
     return register_exclusive(pointer, bytes, facts.kind, peer_reads);
@@ -235,7 +235,7 @@ void UnregisteredBuffers::make_room(std::uint64_t begin, std::uint64_t bytes) {
         if (entry->second.registration->users() == 0 &&
             (oldest == cached_.end() || entry->second.used < oldest->second.used))
           oldest = entry;
-      if (oldest == cached_.end()) break;  // all are in use: they go later
+      if (oldest == cached_.end()) break;  // all are in use, and are removed later
       drop(oldest);
     }
   }

@@ -21,14 +21,14 @@ constexpr Duration kUserPolls = 100us;  // the ProgressThread's pause while a us
 constexpr unsigned kPollsPerClockRead =
     4;  // for each read of the clock and acquisition of the lock
 
-/// Makes room for that many elements, seldom.
+/// Makes room for that many elements. Allocates rarely.
 template <class Vector>
 void make_room(Vector& vector, std::size_t size) {
   if (vector.capacity() < size) vector.reserve(2 * size);
 }
 
-/// Runs one step of progress(). A step that has no memory is taken again by the next progress(),
-/// and the others go on.
+/// Runs one step of progress(). If a step finds no memory, the next progress() repeats it, and the
+/// other steps run.
 template <class Step>
 void try_step(const Step& step) noexcept LINKSPAN_TSA(no_thread_safety_analysis) {
   try {
@@ -108,7 +108,7 @@ void PeerScheduler::dismiss(const TransferState& transfer) {
   transfers_.erase(transfer.id);
 }
 
-/// Returns true if the transport cannot wait for the user's stream, so the scheduler does.
+/// Returns true if the transport cannot wait for the user's stream, so the PeerScheduler does.
 bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
   return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
 }
@@ -278,8 +278,7 @@ void PeerScheduler::cancel_all() {
 void PeerScheduler::cancel_all_on(const memory::Registration& registration) {
   const base::MutexLock lock(mutex_);
   touch();
-  std::vector<std::shared_ptr<TransferState>>
-      found;  // to cancel may end one, which is then no more
+  std::vector<std::shared_ptr<TransferState>> found;  // a cancel may end one and remove it
   for (const auto& [id, transfer] : transfers_) {
     const bool on_it = transfer->message != nullptr
                            ? transfer->message->memory.lies_in(registration)
@@ -304,7 +303,7 @@ bool PeerScheduler::finish(TransferState& transfer) {
     }
     if (sent.ok()) ++counters_.notifications_sent;
     transfer.first_error = std::move(sent);
-    transfer.notification.clear();  // it goes once, though what follows may have no memory
+    transfer.notification.clear();  // so that it is sent once, even if a later step finds no memory
   }
   transfer.end = user_status(transfer, transfer.first_error);
   make_room(garbage_, garbage_.size() + 3);
@@ -337,7 +336,7 @@ void PeerScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
   transfers_.erase(transfer->id);
   transfer->mark.reset();
   if (const auto blocker = std::exchange(transfer->blocker, nullptr))
-    blocker->open();  // whatever the end
+    blocker->open();  // with any status
   transfer->deferral = {};
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     try_step([&] {
@@ -367,7 +366,7 @@ void PeerScheduler::expire(base::Time now) {
     }
     due.push_back(transfer);
   }
-  // Before memory ends in one of them, which the next look at the deadlines then takes again.
+  // Set before the loop: a transfer for which there is no memory lowers it again.
   next_expiry_ = next;
   for (const auto& transfer : due) {
     transfer->expired = true;
@@ -432,7 +431,7 @@ transport::PollHint PeerScheduler::poll_hint(base::Time now) {
   if (!transfers_.empty()) at_latest(next_expiry_);
   if (!stream_waits_.empty()) at_latest(stream_waits_.next_poll());
   if (frames_.unsent() != 0 || finishing_ != 0 || !awaiting_release_.empty())
-    at_latest(now + 1ms);  // these wait for the peer, which wakes no thread
+    at_latest(now + 1ms);  // these wait for the peer, whose progress wakes no thread here
   return next;
 }
 
@@ -500,7 +499,7 @@ void PeerScheduler::attach(TransferState& transfer, std::shared_ptr<CompletionQu
 PeerScheduler::StreamRelease PeerScheduler::release_stream(TransferState& transfer,
                                                            std::shared_ptr<StreamBlocker> blocker) {
   const base::MutexLock lock(mutex_);
-  transfer.wants_release = false;  // from now on an event would come too late
+  transfer.wants_release = false;  // a later event would be too late
   StreamRelease release{.event = std::move(transfer.release_event), .blocks = false};
   if (release.event || transfer.quiet) return release;
   transfer.blocker = std::move(blocker);

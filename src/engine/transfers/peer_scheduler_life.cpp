@@ -1,4 +1,4 @@
-// The begin and the end of a peer, and what its Session brings for the transports.
+// PeerScheduler: the begin and the end of a peer, and its messages for the transports.
 #include <algorithm>
 #include <utility>
 
@@ -177,7 +177,7 @@ void PeerScheduler::count_import(const std::shared_ptr<ImportedRegion>& region) 
   ++(region != nullptr ? counters_.imports : counters_.imports_failed);
   if (region == nullptr) return;
   auto& all = regions_.imported;
-  if (all.size() == all.capacity())  // seldom, however many come and go
+  if (all.size() == all.capacity())  // rarely, even if many come and go
     std::erase_if(all, [](const auto& each) { return each.expired(); });
   all.push_back(region);
 }

@@ -1,4 +1,4 @@
-// The functions of a PeerScheduler for its Rendezvous: frames, copies, ends.
+// PeerScheduler: what its Rendezvous calls. Sends frames, starts copies, ends messages.
 #include <algorithm>
 #include <utility>
 
@@ -126,7 +126,7 @@ void PeerScheduler::drop(std::shared_ptr<void> what) { garbage_.push_back(std::m
 
 void PeerScheduler::progress_messages() {
   frames_.flush();
-  // One by one: where memory ends in one of them the others stay for the next time.
+  // Handled one by one: if there is no memory for one, the others stay for the next call.
   for (std::size_t left = copied_.size(); left != 0; --left) {
     const auto [id, status] = std::move(copied_.front());
     copied_.erase(copied_.begin());

@@ -204,13 +204,14 @@ std::vector<Submission::Submitted> Submission::write_to_all(const Region& local,
     static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
     transfer->own = fits->planned.plan;
     auto started = start(std::move(transfer), fits->planned.size, options);
-    if (started.ok()) started->streams.scope.reset();  // they end in no order
+    if (started.ok()) started->streams.scope.reset();  // scopes end in the reverse order of entry
     return started;
   };
   std::vector<Result<Started>> started;
   started.reserve(targets.size());
   for (const RemoteRegion& target : targets) started.push_back(start_one(target));
-  // Not before all have started: each runs after the stream, which would wait for the one before.
+  // Released after all have started: a transfer that starts later would else wait, through the
+  // user's stream, for the ones before it.
   std::vector<Submitted> outcomes;
   outcomes.reserve(targets.size());
   for (auto& each : started) outcomes.push_back(released(std::move(each)));

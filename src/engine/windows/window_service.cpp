@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kSignalSources = 512;     // windows that write signals
-constexpr Duration kOrderPollInterval = 110us;  // while none has come lately
+constexpr Duration kOrderPollInterval = 110us;  // without a recent order
 constexpr Duration kSpinForSignal = 50us, kSignalPollInterval = 50us;
 
 Status no_signal(std::uint32_t index, const device::PadLayout& layout) {

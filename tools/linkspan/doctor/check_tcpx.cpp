@@ -1,4 +1,4 @@
-// The doctor's look at what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
+// Checks what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
 // devmem TCP in the kernel, interfaces, the plugin's environment.
 #include <net/if.h>
 #include <sys/socket.h>
@@ -54,7 +54,7 @@ void check_sockets(Diagnosis& out) {
 }
 
 void check_dma_buf(Diagnosis& out, const Gpus& gpus) {
-  if (gpus.count() == 0) return;  // the GPUs' check tells of it
+  if (gpus.count() == 0) return;  // the check of the GPUs reports it
   for (unsigned gpu = 0; gpu < gpus.count(); ++gpu) {
     const std::string name = "DMA-BUF of gpu" + std::to_string(gpu);
     if (gpus.info(gpu).dma_buf)
