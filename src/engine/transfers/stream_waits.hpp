@@ -49,6 +49,7 @@ class StreamWaits {
     // Once a message still waits, later ones after its stream are not polled, since the stream may
     // reach their marks in between.
     std::set<std::pair<std::uint64_t, bool>> blocked;  // stream, direction
+    bool no_memory = false;                            // for a message: no later one is polled
     std::vector<std::shared_ptr<TransferState>> waiting;
     waiting.reserve(waiting_.size());  // so that waiting_ has room for the rest
     waiting.swap(waiting_);
@@ -56,12 +57,12 @@ class StreamWaits {
       const MessageState* const x = transfer->message.get();
       const std::pair order{transfer->stream.key, x != nullptr && x->sends};
       const bool waits = x != nullptr && x->stage == MessageState::Stage::waiting_on_stream &&
-                         blocked.contains(order);
+                         (no_memory || blocked.contains(order));
       try {
         if (!waits && resume(transfer)) continue;
         if (x != nullptr) blocked.insert(order);
       } catch (const std::exception&) {
-        // No memory: the next poll() tries again.
+        no_memory = no_memory || x != nullptr;  // the next poll() tries again
       }
       waiting_.push_back(transfer);
     }
