@@ -1,0 +1,111 @@
+// Tests a TransferState's status for the user, its hints, and which paths a user has required.
+#include "engine/transfers/transfer.hpp"
+
+#include <gtest/gtest.h>
+
+namespace linkspan::engine {
+namespace transfer_test {
+
+Status status_of(Code code) { return {code, Scope::peer, "the low-level text"}; }
+
+TEST(Transfer, KeepsItsStatus_WhenItWasNotAskedToEnd) {
+  const TransferState transfer;
+  EXPECT_TRUE(user_status(transfer, {}).ok());
+  EXPECT_EQ(user_status(transfer, status_of(Code::corrupt)).code(), Code::corrupt);
+  EXPECT_EQ(user_status(transfer, status_of(Code::canceled)).code(), Code::canceled);
+}
+
+TEST(Transfer, EndsAsCanceledWithTheLowLevelText_WhenItWasCanceled) {
+  TransferState transfer;
+  transfer.canceled = true;
+  const Status status = user_status(transfer, status_of(Code::unreachable));
+  EXPECT_EQ(status.code(), Code::canceled);
+  EXPECT_EQ(status.scope(), Scope::request);
+  EXPECT_EQ(status.what(), "canceled by its owner; the low-level text");
+  const Status bare = user_status(transfer, Status(Code::canceled, Scope::request, ""));
+  EXPECT_EQ(bare.what(), "canceled by its owner");
+}
+
+TEST(Transfer, EndsAsTimedOut_WhenItsDeadlineHasPassed) {
+  TransferState transfer;
+  transfer.expired = true;
+  EXPECT_EQ(user_status(transfer, status_of(Code::canceled)).code(), Code::timed_out);
+  transfer.canceled = true;
+  const Status both = user_status(transfer, status_of(Code::canceled));
+  EXPECT_EQ(both.code(), Code::timed_out);
+  EXPECT_EQ(both.what(), "its deadline passed; the low-level text");
+}
+
+TEST(Transfer, EndsWell_WhenItCompletedThoughItWasAskedToEnd) {
+  TransferState transfer;
+  transfer.canceled = transfer.expired = true;
+  EXPECT_TRUE(user_status(transfer, {}).ok());
+}
+
+TEST(Transfer, StaysDisconnected_WhenItWasAskedToEnd) {
+  TransferState transfer;
+  transfer.canceled = true;
+  EXPECT_EQ(user_status(transfer, status_of(Code::disconnected)).code(), Code::disconnected);
+}
+
+TEST(Transfer, UsesThePlanOfItsPreparation_WhenItHasOne) {
+  TransferState transfer;
+  EXPECT_EQ(&transfer.plan(), &transfer.own);
+  transfer.prepared = std::make_shared<PreparedState>();
+  EXPECT_EQ(&transfer.plan(), &transfer.prepared->plan);
+}
+
+TEST(Transfer, HasPostedAll_WhenNoBatchIsLeft) {
+  TransferState transfer;
+  transfer.batches = 2;
+  transfer.posted = 1;
+  EXPECT_FALSE(transfer.all_posted());
+  transfer.posted = 2;
+  EXPECT_TRUE(transfer.all_posted());
+}
+
+TEST(HintsOf, PassTheOptionsOn) {
+  TransferOptions options;
+  EXPECT_FALSE(hints_of(options).low_latency);
+  EXPECT_FALSE(hints_of(options).checksum);
+  EXPECT_EQ(hints_of(options).ctas, ~0u) << "no limit";
+  options.low_latency = options.checksum = true;
+  options.copy_ctas = 0;
+  EXPECT_TRUE(hints_of(options).low_latency);
+  EXPECT_TRUE(hints_of(options).checksum);
+  EXPECT_EQ(hints_of(options).ctas, 0u);
+}
+
+TEST(HintsOf, AskForNoLowLatency_InAStreamOfTheUser) {
+  for (StreamOrder TransferOptions::*const order :
+       {&TransferOptions::after, &TransferOptions::release}) {
+    TransferOptions options;
+    options.low_latency = true;
+    (options.*order).flavour = StreamOrder::Flavour::legacy_default;
+    EXPECT_FALSE(hints_of(options).low_latency);
+  }
+}
+
+TEST(Satisfies, ComparesTheBeginOfThePath) {
+  EXPECT_TRUE(satisfies("cuda_ipc+kernel", false, ""));
+  EXPECT_TRUE(satisfies("cuda_ipc+kernel", false, "cuda_ipc"));
+  EXPECT_TRUE(satisfies("cuda_ipc+kernel", false, "cuda_ipc+kernel"));
+  EXPECT_FALSE(satisfies("cuda_ipc+kernel", false, "tcp"));
+  EXPECT_FALSE(satisfies("tcp", true, "tcp+kernel"));
+}
+
+TEST(Satisfies, AllowsAllButThePath_AfterAnExclamationMark) {
+  EXPECT_FALSE(satisfies("tcp", true, "!tcp"));
+  EXPECT_TRUE(satisfies("cuda_ipc+kernel", false, "!tcp"));
+}
+
+TEST(Satisfies, TakesLocalForAllThatStaysOnTheHost) {
+  EXPECT_TRUE(satisfies("cuda_ipc+kernel", false, "local"));
+  EXPECT_FALSE(satisfies("tcp", true, "local"));
+  EXPECT_TRUE(satisfies("", true, "local")) << "nothing is copied";
+  EXPECT_TRUE(satisfies("tcp", true, "!local"));
+  EXPECT_FALSE(satisfies("cuda_ipc+kernel", false, "!local"));
+}
+
+}  // namespace transfer_test
+}  // namespace linkspan::engine
