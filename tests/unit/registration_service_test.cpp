@@ -76,6 +76,17 @@ TEST_F(Registrations, EndAtOnce_CancelsAlsoWithoutTime) {
   EXPECT_TRUE(is(service_.end(region, 10s, true), Code::ok));
 }
 
+TEST_F(Registrations, AreRefusedAndNotKept_AfterClose) {
+  const Region before = add();
+  service_.close();
+  std::vector<std::byte> memory(4096);
+  EXPECT_TRUE(is(service_.add(memory.data(), memory.size(), {}).status(), Code::canceled,
+                 "the Engine is closed"));
+  EXPECT_TRUE(is(service_.allocate_shared(4096, {}).status(), Code::canceled));
+  EXPECT_EQ(metric(far_, "regions"), 1u);
+  EXPECT_TRUE(is(service_.end(before, 10s, false), Code::ok));
+}
+
 TEST_F(Registrations, CountTheKeysThatAPeerAsksFor) {
   EXPECT_TRUE(is(to_far_.lookup("data").status(), Code::not_found));
   EXPECT_EQ(keys_sent(), 0u);

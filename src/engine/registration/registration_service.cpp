@@ -22,14 +22,17 @@ RegistrationService::Registered RegistrationService::allocate_shared(std::uint64
   return admit(registry_.allocate_shared(bytes, options.peers));
 }
 
-/// Publishes a new registration to the transports, and removes it again if that fails.
+/// Publishes a new registration to the transports, and removes it again if that fails or the
+/// service is closed.
 RegistrationService::Registered RegistrationService::admit(Registered registration) {
   if (!registration.ok()) return registration;
+  Status refused;
   {
     const base::MutexLock lock(mutex_);
-    if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
+    if (closed_) refused = Status(Code::canceled, Scope::process, "the Engine is closed");
   }
-  auto keys = publish_everywhere(transports_, (*registration)->region());
+  auto keys = refused.ok() ? publish_everywhere(transports_, (*registration)->region())
+                           : Result<std::shared_ptr<const Keys>>(refused);
   if (!keys.ok()) {
     (void)registry_.remove((*registration)->id());
     return keys.status();
