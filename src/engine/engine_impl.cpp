@@ -147,7 +147,7 @@ Status EngineImpl::set_up(const EngineOptions& options) {
 void EngineImpl::set_up_services() {
   buffers_.emplace(*registry_, topology_.get(), transports_);
   streams_.emplace(topology_.get());
-  submission_.emplace(Submission::Uses{.engine = this,
+  submission_.emplace(Submission::SubmissionServices{.engine = this,
                                        .registry = *registry_,
                                        .topology = topology_.get(),
                                        .transports = transports_,
@@ -163,14 +163,14 @@ void EngineImpl::set_up_services() {
                     *submission_, *progress_thread_, log_);
   windows_.emplace(*registrations_, topology_.get(), no_gpu_, transports_, *submission_, peers_,
                    *progress_thread_);
-  manager_.emplace(PeerManager::Uses{.options = options_,
+  manager_.emplace(PeerManager::PeerServices{.options = options_,
                                      .identity = identity_,
                                      .transports = transports_,
                                      .peers = peers_,
                                      .inbox = inbox_,
                                      .progress = *progress_thread_,
                                      .log = log_});
-  diagnostics_.emplace(Diagnostics::Uses{.identity = identity_,
+  diagnostics_.emplace(Diagnostics::DiagnosticSources{.identity = identity_,
                                          .topology = topology_.get(),
                                          .no_gpu = no_gpu_,
                                          .transports = transports_,

@@ -18,7 +18,7 @@ namespace linkspan::engine {
 class Diagnostics {
  public:
   /// What Diagnostics use. All of it outlives them.
-  struct Uses {
+  struct DiagnosticSources {
     const control::Identity& identity;
     const cuda::Topology* topology;  ///< Null without a GPU.
     const Status& no_gpu;
@@ -30,7 +30,7 @@ class Diagnostics {
     WindowService& windows;
     const std::atomic<bool>& closed;
   };
-  explicit Diagnostics(const Uses& uses) : uses_(uses) {}
+  explicit Diagnostics(const DiagnosticSources& uses) : uses_(uses) {}
 
   /// Describes the Engine, its peers, transfers, regions and windows; at most Listing::kMax of
   /// each.
@@ -43,7 +43,7 @@ class Diagnostics {
  private:
   std::string transfers(base::Time now) const;
 
-  const Uses uses_;
+  const DiagnosticSources uses_;
   const base::Time opened_ = base::Clock::steady().now();
 };
 

@@ -34,7 +34,7 @@ class PeerManager {
     std::string name;
   };
   /// What a PeerManager uses. All of it outlives the PeerManager.
-  struct Uses {
+  struct PeerServices {
     const base::Options& options;
     const control::Identity& identity;
     const Transports& transports;
@@ -43,7 +43,7 @@ class PeerManager {
     ProgressThread& progress;
     const base::Log& log;
   };
-  explicit PeerManager(const Uses& uses) : uses_(uses) {}
+  explicit PeerManager(const PeerServices& uses) : uses_(uses) {}
   /// Sets the control plane, which calls on_established() from then on.
   void set_control(control::ControlPlane& control) noexcept { control_ = &control; }
 
@@ -67,7 +67,7 @@ class PeerManager {
  private:
   void fail_or_log(control::Session& session, const Status& status) const;
 
-  const Uses uses_;
+  const PeerServices uses_;
   control::ControlPlane* control_ = nullptr;
   std::atomic<bool> reported_loopback_{false};
   mutable base::Mutex mutex_;

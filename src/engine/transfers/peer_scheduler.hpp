@@ -76,7 +76,7 @@ class PeerScheduler final : private RendezvousHost {
   /// Set while the Engine calls poll(). SchedulerEvents' own.
   std::atomic<bool> active{false};
 
-  // peer_scheduler_life.cpp: the peer's begin and end
+  // peer_scheduler_end.cpp: the peer's begin and end
   void add_endpoint(std::size_t transport, std::unique_ptr<transport::Channel> channel,
                     std::unique_ptr<transport::Endpoint> endpoint) LINKSPAN_EXCLUDES(mutex_);
   PeerState state() LINKSPAN_EXCLUDES(mutex_);  ///< `lost` also once this side closes it.
@@ -104,7 +104,7 @@ class PeerScheduler final : private RendezvousHost {
   Status on_data_connection(std::string_view transport, Result<base::AuthenticatedSocket> socket)
       LINKSPAN_EXCLUDES(mutex_);
 
-  // peer_scheduler.cpp: transfers
+  // peer_scheduler.cpp, peer_scheduler_progress.cpp: transfers
   /// Queues the transfer and posts the batches that have room. On error nothing was started.
   Status submit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_EXCLUDES(mutex_);
   /// Asks for an early end. The transfer may be quiet on return.
@@ -248,13 +248,13 @@ class PeerScheduler final : private RendezvousHost {
   base::Condition quiet_;  // a transfer became quiet
   FrameSender frames_ LINKSPAN_GUARDED_BY(mutex_);
   PeerEndpoints endpoints_ LINKSPAN_GUARDED_BY(mutex_);
-  struct PeerLife {
+  struct PeerStatus {
     PeerState state = PeerState::up;
     bool draining = false;  // its connection has ended; data of it may still arrive
     bool closing = false;   // close() was called: nothing new begins
     Status refusal;         // of submissions, by refuse()
     base::Time since = base::Clock::steady().now();
-  } life_ LINKSPAN_GUARDED_BY(mutex_);
+  } status_ LINKSPAN_GUARDED_BY(mutex_);
   // Transfers that are not quiet, by id; also of handles, which wait for `quiet`.
   std::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_ LINKSPAN_GUARDED_BY(mutex_);
   // Those of which not all batches are posted. `sweep_`: some of them were stopped.

@@ -37,7 +37,7 @@ Status PeerScheduler::send_offer(TransferState& transfer, OfferFrame& offer) {
 
 Status PeerScheduler::send_frame(control::FrameOp op, std::uint64_t id,
                                  std::span<const std::byte> payload) {
-  if (life_.state != PeerState::up) return not_connected(session_->id());
+  if (status_.state != PeerState::up) return not_connected(session_->id());
   return frames_.send_or_queue(op, id, payload);
 }
 
@@ -73,7 +73,7 @@ Status PeerScheduler::copy(TransferState& whole) {
     return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
   const auto& local = x.memory.registration();
   const Block block{x.memory.offset(), x.peer.offset, x.bytes};
-  if (life_.state != PeerState::up)
+  if (status_.state != PeerState::up)
     return {Code::disconnected, Scope::peer, "its peer is not connected any more"};
   const Op op = x.sends ? Op::write : Op::read;
   const auto transport = transport_for(x, op, block.bytes);

@@ -40,7 +40,7 @@ PeerMetrics PeerScheduler::metrics() {
   const base::MutexLock lock(mutex_);
   return {.id = std::to_string(session_->id()),
           .name = session_->hello().engine,
-          .up = life_.state == PeerState::up,
+          .up = status_.state == PeerState::up,
           .outstanding = transfers_.size(),
           .queued = queue_.size(),
           .counters = counters_};
@@ -53,7 +53,7 @@ std::size_t PeerScheduler::unquiet() {
 
 bool PeerScheduler::has_keys() {
   const base::MutexLock lock(mutex_);
-  return life_.state != PeerState::gone && !regions_.exported.empty();
+  return status_.state != PeerState::gone && !regions_.exported.empty();
 }
 
 std::string PeerScheduler::describe_paths() {
@@ -98,8 +98,8 @@ std::string PeerScheduler::line(base::Time now) {
   constexpr std::array kStates = {"up", "lost: its connection has ended, its process lives",
                                   "gone"};
   std::string text = "peer " + name_of_peer(*session_) + " (" + session_->place() +
-                     "): " + kStates[static_cast<std::size_t>(life_.state)] + ", met " +
-                     age_of(now - life_.since) + " ago, incarnation " +
+                     "): " + kStates[static_cast<std::size_t>(status_.state)] + ", met " +
+                     age_of(now - status_.since) + " ago, incarnation " +
                      hex_of(session_->incarnation()) + ", by";
   std::string names_of_transports;
   endpoints_.for_each([&](std::size_t i, const transport::Endpoint&) {

@@ -30,7 +30,7 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
 }  // namespace
 
 /// A stream that waits for a flag in host memory, and an event after that wait.
-struct StreamBlocker::Parts {
+struct StreamBlocker::BlockerParts {
   const cuda::Device& device;
   cuda::Stream stream;
   cuda::Event passed;
@@ -57,9 +57,9 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
       if (!passed.ok()) return passed.status();
       auto* flag = reinterpret_cast<std::uint64_t*>(pool->flags_.data() + i * kCacheLine);
       *flag = 0;
-      pool->idle_.push_back(std::unique_ptr<StreamBlocker::Parts>(
-          new StreamBlocker::Parts{device, *std::move(stream), *std::move(passed), flag,
-                                   pool->flags_.device_address() + i * kCacheLine}));
+      pool->idle_.push_back(std::unique_ptr<StreamBlocker::BlockerParts>(
+          new StreamBlocker::BlockerParts{device, *std::move(stream), *std::move(passed), flag,
+                                          pool->flags_.device_address() + i * kCacheLine}));
     }
     return pool;
   }
@@ -72,7 +72,7 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
     ++parts->number;
     return std::shared_ptr<StreamBlocker>(new StreamBlocker(shared_from_this(), std::move(parts)));
   }
-  void release(std::unique_ptr<StreamBlocker::Parts> parts) LINKSPAN_EXCLUDES(mutex_) {
+  void release(std::unique_ptr<StreamBlocker::BlockerParts> parts) LINKSPAN_EXCLUDES(mutex_) {
     const base::MutexLock lock(mutex_);
     idle_.push_back(std::move(parts));
   }
@@ -82,10 +82,11 @@ class StreamBlockerPool : public std::enable_shared_from_this<StreamBlockerPool>
 
   cuda::PinnedBuffer flags_;
   base::Mutex mutex_;
-  std::vector<std::unique_ptr<StreamBlocker::Parts>> idle_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<StreamBlocker::BlockerParts>> idle_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
-StreamBlocker::StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::unique_ptr<Parts> parts)
+StreamBlocker::StreamBlocker(std::shared_ptr<StreamBlockerPool> pool,
+                             std::unique_ptr<BlockerParts> parts)
     : pool_(std::move(pool)), parts_(std::move(parts)) {}
 
 StreamBlocker::~StreamBlocker() {

@@ -45,11 +45,11 @@ class StreamBlocker {
 
  private:
   friend class StreamBlockerPool;
-  struct Parts;
-  StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::unique_ptr<Parts> parts);
+  struct BlockerParts;
+  StreamBlocker(std::shared_ptr<StreamBlockerPool> pool, std::unique_ptr<BlockerParts> parts);
 
   std::shared_ptr<StreamBlockerPool> pool_;  // also other StreamBlockers' and StreamOrders'
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<BlockerParts> parts_;
 };
 
 /// The streams of one submission.

@@ -25,7 +25,7 @@ class EngineImpl;
 class Submission {
  public:
   /// What a Submission uses. All of it outlives the Submission.
-  struct Uses {
+  struct SubmissionServices {
     const EngineImpl* engine;  ///< Identifies the Engine's own handles.
     memory::Registry& registry;
     const cuda::Topology* topology;  ///< Null without a GPU.
@@ -36,7 +36,7 @@ class Submission {
     const base::Log& log;
     Duration default_deadline;
   };
-  explicit Submission(const Uses& uses) : uses_(uses) {}
+  explicit Submission(const SubmissionServices& uses) : uses_(uses) {}
 
   using Submitted = Result<std::shared_ptr<TransferState>>;
 
@@ -91,7 +91,7 @@ class Submission {
                  const TransferOptions& options) const;
   Submitted released(Result<Started> started) const;
 
-  const Uses uses_;
+  const SubmissionServices uses_;
 };
 
 }  // namespace linkspan::engine

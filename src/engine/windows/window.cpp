@@ -65,7 +65,8 @@ std::optional<std::size_t> WindowSet::acquire() {
   return static_cast<std::size_t>(free - in_use.begin());
 }
 
-Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const WindowOptions& options,
+Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
+                                                         const WindowOptions& options,
                                                          std::shared_ptr<WindowSet> set) {
   const device::PadLayout& layout = options.layout;
   if (Status status = check(layout); !status.ok()) return status;
@@ -78,7 +79,7 @@ Result<std::shared_ptr<WindowState>> WindowState::create(Parts parts, const Wind
       !status.ok())
     return status;
   auto state = std::shared_ptr<WindowState>(new WindowState(std::move(parts), std::move(set)));
-  const Parts& p = state->parts_;
+  const WindowParts& p = state->parts_;
   const bool proxied = options.force_proxy || p.remote == 0 || p.remote_pad == 0;
   state->path_ = !proxied              ? "mapped"
                  : options.force_proxy ? "proxy: WindowOptions::force_proxy"

@@ -75,7 +75,7 @@ class WindowCopier {
 
 class WindowState {
  public:
-  struct Parts {
+  struct WindowParts {
     std::uint64_t peer = 0;
     WindowRegions data, pad;  ///< `pad.local` is WindowSet::signal_sources.
     memory::Region::Facts local, local_pad;
@@ -93,7 +93,8 @@ class WindowState {
   };
   /// Makes a window and adds it to the set. When the last copy of the returned handle ends, the
   /// window leaves the set, at once or when it has drained.
-  static Result<std::shared_ptr<WindowState>> create(Parts parts, const WindowOptions& options,
+  static Result<std::shared_ptr<WindowState>> create(WindowParts parts,
+                                                     const WindowOptions& options,
                                                      std::shared_ptr<WindowSet> set);
   WindowState(const WindowState&) = delete;
   WindowState& operator=(const WindowState&) = delete;
@@ -142,7 +143,7 @@ class WindowState {
     std::uint64_t n;
   };
 
-  WindowState(Parts parts, std::shared_ptr<WindowSet> set)
+  WindowState(WindowParts parts, std::shared_ptr<WindowSet> set)
       : parts_(std::move(parts)), set_(std::move(set)) {}
   static void release_handle(const std::shared_ptr<WindowState>& state);
   Status make_queue(std::uint32_t capacity, bool proxied);
@@ -154,7 +155,7 @@ class WindowState {
              std::uint64_t source_address);
   void publish_progress();
 
-  Parts parts_;
+  WindowParts parts_;
   const std::shared_ptr<WindowSet> set_;  // also the EngineImpl's and other windows'
   device::Window device_;
   std::string path_;

@@ -59,7 +59,7 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, con
     return Status(
         Code::permission_denied, Scope::request,
         "signals are written to \"" + remote_pad.name() + "\", which its owner does not permit");
-  WindowState::Parts parts;
+  WindowState::WindowParts parts;
   parts.peer = peer;
   parts.data = {data->local->id(), data->remote, data->transport};
   parts.pad = {{}, pads->remote, pads->transport};

@@ -261,25 +261,6 @@ void NcclNetEndpoint::report_end(const NcclNetInflightBatch& inflight) {
   enqueue(MessageType::ended, out);
 }
 
-void NcclNetEndpoint::enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out) {
-  if (disconnected_) return;
-  outbox_.push_back({type, finished(out)});
-  flush();
-}
-
-void NcclNetEndpoint::flush() noexcept {
-  try {
-    while (!outbox_.empty()) {
-      const QueuedMessage& next = outbox_.front();
-      const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
-      if (status.code() == Code::no_resource) return;
-      outbox_.pop_front();  // or the peer is lost, and peer_gone() follows
-    }
-  } catch (const std::exception&) {
-    // No memory: the rest is sent by progress().
-  }
-}
-
 PollHint NcclNetEndpoint::poll_hint() const {
   const bool for_peer = !peer_batches_.empty(), sent = outbox_.empty();
   bool works = false, canceled = false;  // the thread works; the peer has to report an end

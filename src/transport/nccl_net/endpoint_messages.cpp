@@ -1,5 +1,6 @@
 // Handles the peer's messages to a NcclNetEndpoint: hostile bytes until they are verified.
 #include <algorithm>
+#include <exception>
 
 #include "base/schema/nccl_net_generated.h"
 #include "base/untrusted_input.hpp"
@@ -238,6 +239,25 @@ NcclNetEndpoint::NcclNetInflightBatch* NcclNetEndpoint::find(
       std::find_if(batches.begin(), batches.end(),
                    [id](const NcclNetInflightBatch& inflight) { return inflight.id == id; });
   return found == batches.end() ? nullptr : &*found;
+}
+
+void NcclNetEndpoint::enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out) {
+  if (disconnected_) return;
+  outbox_.push_back({type, finished(out)});
+  flush();
+}
+
+void NcclNetEndpoint::flush() noexcept {
+  try {
+    while (!outbox_.empty()) {
+      const QueuedMessage& next = outbox_.front();
+      const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
+      if (status.code() == Code::no_resource) return;
+      outbox_.pop_front();  // or the peer is lost, and peer_gone() follows
+    }
+  } catch (const std::exception&) {
+    // No memory: the rest is sent by progress().
+  }
 }
 
 }  // namespace linkspan::transport::nccl_net

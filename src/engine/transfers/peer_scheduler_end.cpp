@@ -19,17 +19,17 @@ void PeerScheduler::add_endpoint(std::size_t transport, std::unique_ptr<transpor
 
 PeerState PeerScheduler::state() {
   const base::MutexLock lock(mutex_);
-  return life_.closing && life_.state == PeerState::up ? PeerState::lost : life_.state;
+  return status_.closing && status_.state == PeerState::up ? PeerState::lost : status_.state;
 }
 
 bool PeerScheduler::is_connected() {
   const base::MutexLock lock(mutex_);
-  return life_.state == PeerState::up;
+  return status_.state == PeerState::up;
 }
 
 bool PeerScheduler::closing() {
   const base::MutexLock lock(mutex_);
-  return life_.closing;
+  return status_.closing;
 }
 
 Status PeerScheduler::may_begin() {
@@ -38,8 +38,8 @@ Status PeerScheduler::may_begin() {
 }
 
 Status PeerScheduler::check_up() const {
-  if (life_.state != PeerState::up) return not_connected(session_->id());
-  if (!life_.closing) return {};
+  if (status_.state != PeerState::up) return not_connected(session_->id());
+  if (!status_.closing) return {};
   return {Code::disconnected, Scope::peer,
           "peer " + std::to_string(session_->id()) + " is being closed by this side"};
 }
@@ -90,8 +90,8 @@ void PeerScheduler::on_lost() {
 }
 
 void PeerScheduler::lose() {
-  if (life_.state != PeerState::up) return;
-  life_.state = PeerState::lost;
+  if (status_.state != PeerState::up) return;
+  status_.state = PeerState::lost;
   const Status why(Code::disconnected, Scope::peer, "peer " + session_->describe() + " is lost");
   for (const auto& transfer : queue_) stop(*transfer, why);
   const auto lose_one =
@@ -108,16 +108,16 @@ void PeerScheduler::on_gone() {
   touch();
   lose();
   endpoints_.peer_terminated();
-  life_.draining = true;
+  status_.draining = true;
   finish_teardown();
   advance(base::Clock::steady().now());
 }
 
 /// Makes a disconnected peer gone once no data of it can arrive any more.
 void PeerScheduler::finish_teardown() {
-  if (!life_.draining || !endpoints_.drained()) return;
-  life_.draining = false;
-  life_.state = PeerState::gone;
+  if (!status_.draining || !endpoints_.drained()) return;
+  status_.draining = false;
+  status_.state = PeerState::gone;
   rendezvous_.on_peer_gone();
   events_.on_quiet();
 }
@@ -125,16 +125,16 @@ void PeerScheduler::finish_teardown() {
 void PeerScheduler::refuse(const Status& why) {
   const base::MutexLock lock(mutex_);
   touch();
-  life_.refusal = why;
+  status_.refusal = why;
   endpoints_.stop_serving();
   cancel_all();
 }
 
 bool PeerScheduler::close() {
   const base::MutexLock lock(mutex_);
-  if (life_.state == PeerState::gone) return false;
+  if (status_.state == PeerState::gone) return false;
   touch();
-  life_.closing = true;
+  status_.closing = true;
   endpoints_.stop_serving();
   cancel_all();
   return true;
@@ -143,7 +143,7 @@ bool PeerScheduler::close() {
 bool PeerScheduler::blocks_its_close(CloseBlocker blocker) {
   const base::MutexLock lock(mutex_);
   if (blocker == CloseBlocker::transfers) return !transfers_.empty();
-  if (blocker != CloseBlocker::copies) return life_.state != PeerState::gone;
+  if (blocker != CloseBlocker::copies) return status_.state != PeerState::gone;
   bool copies = false;
   endpoints_.for_each([&](std::size_t i, const transport::Endpoint& endpoint) {
     copies |= !transports_[i]->capabilities().leaves_host &&
@@ -160,11 +160,11 @@ bool PeerScheduler::blocks_engine_close(CloseBlocker blocker) {
     case CloseBlocker::copies:
       return !endpoints_.idle();
     case CloseBlocker::memory:
-      return (life_.state != PeerState::gone && !regions_.exported.empty()) || !endpoints_.idle();
+      return (status_.state != PeerState::gone && !regions_.exported.empty()) || !endpoints_.idle();
     case CloseBlocker::messages:
       break;
   }
-  return life_.state == PeerState::up && session_->is_remote() && session_->wants_write();
+  return status_.state == PeerState::up && session_->is_remote() && session_->wants_write();
 }
 
 void PeerScheduler::close_endpoints() {

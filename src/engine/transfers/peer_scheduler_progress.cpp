@@ -1,0 +1,241 @@
+// PeerScheduler: progress, the ends of transfers, and the threads that wait for them.
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "engine/transfers/completion_queue.hpp"
+#include "engine/transfers/peer_scheduler.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using When = transport::PollHint::When;
+
+constexpr Duration kSpin = 200us;       // shorter waits poll without sleeping
+constexpr Duration kWakeUp = 100us;     // latency of waking up
+constexpr Duration kMaxWait = 10ms;     // also the cost of a missed wake-up
+constexpr Duration kUserPolls = 100us;  // the ProgressThread's pause while a user's thread polls
+constexpr unsigned kPollsPerClockRead =
+    4;  // for each read of the clock and acquisition of the lock
+
+/// Makes room for that many elements. Allocates rarely.
+template <class Vector>
+void make_room(Vector& vector, std::size_t size) {
+  if (vector.capacity() < size) vector.reserve(2 * size);
+}
+
+/// Runs one step of progress(). If a step finds no memory, the next progress() repeats it, and the
+/// other steps run.
+template <class Step>
+void try_step(const Step& step) noexcept LINKSPAN_TSA(no_thread_safety_analysis) {
+  try {
+    step();
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
+
+/// Sends the notification and sets the status, once nothing of the transfer is in flight. Returns
+/// false if the notification has no room yet.
+bool PeerScheduler::finish(TransferState& transfer) {
+  if (transfer.first_error.ok() && !transfer.notifies && !transfer.notification.empty()) {
+    Status sent = status_.state != PeerState::up
+                      ? Status(Code::disconnected, Scope::peer,
+                               "the data was written, but its peer left before the notification")
+                      : frames_.notify(transfer.notification);
+    if (sent.code() == Code::no_resource) {
+      if (!transfer.expired && !transfer.canceled) return false;
+      sent = Status(Code::no_resource, Scope::peer,
+                    "the data was written, but its peer reads no notification");
+    }
+    if (sent.ok()) ++counters_.notifications_sent;
+    transfer.first_error = std::move(sent);
+    transfer.notification.clear();  // so that it is sent once, even if a later step finds no memory
+  }
+  transfer.end = user_status(transfer, transfer.first_error);
+  make_room(garbage_, garbage_.size() + 3);
+  if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
+  if (transfer.first_error.ok() && transfer.notifies) ++counters_.notifications_sent;
+  return true;
+}
+
+bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
+  if (!transfer->all_posted() || transfer->in_flight != 0 || transfer->quiet) return false;
+  finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
+  bool finished = false;
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { finished = finish(*transfer); });
+  if (!finished) {
+    transfer->finishing = true;
+    ++finishing_;
+    return false;
+  }
+  transfer->local->release();
+  garbage_.push_back(std::exchange(transfer->remote, nullptr));
+  if (transfer->prepared != nullptr) garbage_.push_back(std::exchange(transfer->prepared, nullptr));
+  if (transfer->whole != nullptr) transfer->whole->path_taken = transfer->path_taken;
+  finalize(transfer);
+  return true;
+}
+
+/// Makes the transfer quiet: its status is final and its memory the user's.
+void PeerScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
+  count_end(*transfer);
+  transfers_.erase(transfer->id);
+  transfer->mark.reset();
+  if (const auto blocker = std::exchange(transfer->blocker, nullptr))
+    blocker->open();  // with any status
+  transfer->deferral = {};
+  if (!transfer->end.ok() && log_.enabled(base::Level::info))
+    try_step([&] {
+      log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
+                                        std::to_string(transfer->peer) + " by \"" +
+                                        std::string(transfer->path_taken.path) +
+                                        "\" ended: " + transfer->end.to_string());
+    });
+  transfer->quiet.store(true, std::memory_order_release);
+  if (transfer->queue != nullptr) {
+    transfer->queue->push(transfer->cookie);
+    garbage_.push_back(std::exchange(transfer->queue, nullptr));
+  }
+  ++ended_;
+  events_.on_quiet();
+}
+
+void PeerScheduler::expire(base::Time now) {
+  if (now < next_expiry_) return;
+  base::Time next = base::Time::max();
+  std::vector<std::shared_ptr<TransferState>> due;  // some end at once
+  for (auto& [id, transfer] : transfers_) {
+    if (transfer->expired) continue;
+    if (transfer->deadline > now) {
+      next = std::min(next, transfer->deadline);
+      continue;
+    }
+    due.push_back(transfer);
+  }
+  // Set before the loop: a transfer for which there is no memory lowers it again.
+  next_expiry_ = next;
+  for (const auto& transfer : due) {
+    transfer->expired = true;
+    try {
+      cancel_now(*transfer);
+    } catch (const std::exception&) {
+      transfer->expired = false;
+      next_expiry_ = now;
+    }
+  }
+}
+
+std::size_t PeerScheduler::progress(base::Time now) {
+  const base::MutexLock lock(mutex_);
+  return advance(now);
+}
+
+/// Makes progress and wakes the threads in wait() if a transfer became quiet.
+std::size_t PeerScheduler::advance(base::Time now) {
+  if (!transfers_.empty()) {
+    try_step([&]() LINKSPAN_REQUIRES(mutex_) { expire(now); });
+    try_step([&]() LINKSPAN_REQUIRES(mutex_) {
+      stream_waits_.poll(now, [&](const std::shared_ptr<TransferState>& transfer) LINKSPAN_TSA(
+                                  no_thread_safety_analysis) { return resume(transfer); });
+    });
+  }
+  endpoints_.progress(batches_);
+  batches_.handle(
+      [&](TransferState& transfer, Status status) LINKSPAN_TSA(no_thread_safety_analysis) {
+        --transfer.in_flight;
+        if (!status.ok() && transfer.first_error.ok()) {
+          transfer.first_error = std::move(status);
+          try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
+        }
+        if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
+          end_if_quiet(std::shared_ptr(whole->second));
+      });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { pump(); });
+  if (finishing_ != 0)
+    try_step([&]() LINKSPAN_REQUIRES(mutex_) {
+      std::vector<std::shared_ptr<TransferState>> finishing;
+      for (auto& [id, transfer] : transfers_)
+        if (transfer->finishing) finishing.push_back(transfer);
+      for (const auto& transfer : finishing) end_if_quiet(transfer);
+    });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { finish_teardown(); });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { progress_messages(); });
+  const std::size_t ended = std::exchange(ended_, 0);
+  if (ended != 0) quiet_.notify_all();
+  return ended;
+}
+
+transport::PollHint PeerScheduler::poll_hint(base::Time now) {
+  if (!copied_.empty()) return {When::now, {}};
+  transport::PollHint next = endpoints_.poll_hint();
+  const auto at_latest = [&](base::Time at) {
+    if (next.when == When::now || (next.when == When::at && next.at <= at)) return;
+    next.when = When::at;
+    next.at = at;
+    next.patient = false;
+  };
+  if (!transfers_.empty()) at_latest(next_expiry_);
+  if (!stream_waits_.empty()) at_latest(stream_waits_.next_poll());
+  if (frames_.unsent() != 0 || finishing_ != 0 || !awaiting_release_.empty())
+    at_latest(now + 1ms);  // these wait for the peer, whose progress wakes no thread here
+  return next;
+}
+
+PeerScheduler::Polled PeerScheduler::poll(base::Time now) {
+  std::vector<std::shared_ptr<void>> garbage;  // destroyed without the mutex
+  Polled polled;
+  const base::MutexLock lock(mutex_);
+  advance(now);
+  garbage.swap(garbage_);
+  polled.hint = poll_hint(now);
+  if (waiters_ != 0 && polled.hint.when != When::idle &&
+      (polled.hint.when == When::now || polled.hint.at < now + kUserPolls)) {
+    polled.hint.when = When::at;
+    polled.hint.at = now + kUserPolls;
+    polled.hint.patient = true;
+  }
+  polled.over =
+      status_.state == PeerState::gone && transfers_.empty() && polled.hint.when == When::idle;
+  return polled;
+}
+
+bool PeerScheduler::has_work() {
+  const base::MutexLock lock(mutex_);
+  return !garbage_.empty() || status_.state == PeerState::gone ||
+         poll_hint(base::Clock::steady().now()).when != When::idle;
+}
+
+void PeerScheduler::wait(const TransferState& transfer, base::Time limit) {
+  const base::Clock& clock = base::Clock::steady();
+  const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
+  const base::Time begin = clock.now();
+  ++waiters_;
+  for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
+    if (!mutex_.try_lock()) {
+      std::this_thread::yield();
+      continue;
+    }
+    for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
+    const Duration sleep = is_quiet() ? Duration::zero() : time_to_sleep(begin, now);
+    if (sleep > Duration::zero())
+      quiet_.wait(mutex_, base::Deadline::in(std::min<Duration>(sleep, limit - now)));
+    mutex_.unlock();
+  }
+  --waiters_;
+}
+
+/// Returns how long a waiter may sleep: zero at first, and zero close to the predicted time.
+Duration PeerScheduler::time_to_sleep(base::Time begin, base::Time now) {
+  if (now - begin < kSpin) return Duration::zero();
+  const transport::PollHint next = poll_hint(now);
+  if (next.when == When::now) return Duration::zero();
+  if (next.when == When::idle) return kMaxWait;  // ended by the thread that reads a message
+  const Duration left = next.at - now - kWakeUp;
+  return std::clamp<Duration>(left, Duration::zero(), kMaxWait);
+}
+
+}  // namespace linkspan::engine
