@@ -71,9 +71,11 @@ TEST_F(Registrations, EndOnce_WhenTheirTransferIsCanceled) {
 TEST_F(Registrations, EndAtOnce_CancelsAlsoWithoutTime) {
   const Region region = add();
   const Transfer received = take(to_near_.recv(1, region.data(), 64, {.deadline = 1h}));
-  (void)service_.end(region, 0s, true);
+  const Status first = service_.end(region, 0s, true);  // perhaps the peer answers that fast
   EXPECT_TRUE(is(received.wait(10s), Code::canceled));
-  EXPECT_TRUE(is(service_.end(region, 10s, true), Code::ok));
+  if (!first.ok()) {
+    EXPECT_TRUE(is(service_.end(region, 10s, true), Code::ok));
+  }
 }
 
 TEST_F(Registrations, AreRefusedAndNotKept_AfterClose) {
