@@ -17,7 +17,7 @@ const std::vector<Block> kFew = {{0, 0, 8}};
 
 class Submissions : public test::EnginePair {
  protected:
-  Submissions() {
+  explicit Submissions(std::string_view address = {}) : EnginePair(address) {
     for (std::uint64_t i = 0; i < kBytes; ++i) bytes(local_)[i] = byte(i);
   }
   static unsigned char* bytes(const Region& region) {
@@ -140,6 +140,45 @@ TEST_F(Submissions, MoveWhatTheShapeSays) {
   EXPECT_EQ(registration().users(), 0u);
 }
 
+TEST_F(Submissions, MoveStrides) {
+  Strides strides{.bytes = 16, .local_base = 32, .remote_base = 1};
+  strides.levels[0] = {.count = 3, .local_step = 64, .remote_step = 100};
+  strides.levels[1] = {.count = 2, .local_step = kPage, .remote_step = 2 * kPage};
+  EXPECT_TRUE(is(wait(write(strides)), Code::ok));
+  for (std::uint64_t i = 0; i < 3; ++i)
+    for (std::uint64_t j = 0; j < 2; ++j) {
+      const std::uint64_t at = 1 + 100 * i + 2 * kPage * j;
+      EXPECT_TRUE(holds(target_, at, 16, 32 + 64 * i + kPage * j)) << i << ' ' << j;
+      EXPECT_TRUE(holds(target_, at + 16, 84, std::nullopt)) << i << ' ' << j;
+    }
+  strides.levels[2].count = 0;
+  const auto none = write(strides);
+  EXPECT_TRUE(is(wait(none), Code::ok));
+  EXPECT_EQ((*none)->bytes, 0u);
+}
+
+TEST_F(Submissions, ReadWhatThePeerHas) {
+  std::memcpy(bytes(target_) + 100, bytes(local_), 50);
+  std::memset(local_.data(), 0, kBytes);
+  const Block block{7, 100, 50};
+  EXPECT_TRUE(is(
+      wait(submission_.submit(to_far_.id(), Op::read, local_, remote_, std::span(&block, 1), {})),
+      Code::ok));
+  EXPECT_TRUE(holds(local_, 0, 7, std::nullopt));
+  EXPECT_TRUE(holds(local_, 7, 50, 0));
+  EXPECT_TRUE(holds(local_, 57, kBytes - 57, std::nullopt));
+}
+
+TEST_F(Submissions, EndAsDenied_WhenTheOwnerDoesNotPermitThem) {
+  const auto read_only = share("read only", kBytes, {.read = true});
+  const Block block{0, 0, 8};
+  const auto denied = submission_.submit(to_far_.id(), Op::write, local_, read_only.second,
+                                         std::span(&block, 1), {});
+  EXPECT_TRUE(is(wait(denied), Code::permission_denied));
+  EXPECT_EQ(registration().users(), 0u);
+  EXPECT_TRUE(holds(read_only.first, 0, kBytes, std::nullopt));
+}
+
 TEST_F(Submissions, RefuseAPathThatWasNotRequired) {
   const std::string path = take(to_far_.explain(Op::write, local_, remote_, 1, kPage)).path;
   EXPECT_TRUE(is(write(Block{0, 0, 8}, {.require = "cuda_ipc"}).status(), Code::unsupported,
@@ -234,6 +273,33 @@ TEST_F(Submissions, WriteToAll_EachCheckedAgainstItsOwnSize) {
   EXPECT_TRUE(holds(target_, 0, kBytes, 0));
   EXPECT_TRUE(holds(small.first, 0, kPage, std::nullopt));
   EXPECT_TRUE(holds(large.first, 0, kBytes, 0));
+}
+
+TEST_F(Submissions, WriteToAll_NotifyEachAndTakeTheRequiredPath) {
+  const auto other = share("other", kBytes);
+  const RemoteRegion targets[] = {remote_, other.second};
+  const std::byte note[] = {std::byte{3}};
+  const std::span<const Block> few(kFew);
+  const auto written = submission_.write_to_all(local_, targets, few, {.notification = note});
+  for (const auto& each : written) EXPECT_TRUE(is(wait(each), Code::ok));
+  std::size_t notified = 0;
+  EXPECT_TRUE(test::eventually([&] { return (notified += far_.notifications().size()) == 2; }));
+  for (const auto& each : submission_.write_to_all(local_, targets, few, {.require = "cuda_ipc"}))
+    EXPECT_TRUE(is(each.status(), Code::unsupported, "path \"cuda_ipc\" was required"));
+  EXPECT_EQ(registration().users(), 0u);
+}
+
+class SubmissionsOverTcp : public Submissions {
+ protected:
+  SubmissionsOverTcp() : Submissions("tcp:127.0.0.1:0") {}
+};
+
+TEST_F(SubmissionsOverTcp, MayHaveAChecksumAndAreNotLocal) {
+  EXPECT_TRUE(is(wait(write(Block{0, 0, kBytes}, {.checksum = true})), Code::ok));
+  EXPECT_TRUE(holds(target_, 0, kBytes, 0));
+  EXPECT_TRUE(is(write(Block{0, 0, 8}, {.require = "local"}).status(), Code::unsupported,
+                 "path \"local\" was required, this transfer takes \"tcp"));
+  EXPECT_TRUE(is(wait(write(Block{0, 0, 8}, {.require = "tcp"})), Code::ok));
 }
 
 TEST_F(Submissions, EndAtTheirDeadlineOrAtTheEngines) {
