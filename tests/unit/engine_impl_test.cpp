@@ -2,7 +2,10 @@
 // and of one peer.
 #include "engine/engine_impl.hpp"
 
+#include <unistd.h>
+
 #include "engine/transfers/completion_queue.hpp"
+#include "linkspan/device/put.cuh"
 #include "tests/unit/engine_pair.hpp"
 
 namespace linkspan::engine {
@@ -34,6 +37,17 @@ TEST_F(EngineImplTest, RefusesOptionsThatAreWrong) {
   EXPECT_TRUE(
       is(EngineImpl::open({.use_gpu = false, .transport = {{"pigeon.speed", "1"}}}).status(),
          Code::invalid_argument, "pigeon.speed"));
+}
+
+TEST_F(EngineImplTest, HasANameAndItsOptions) {
+  const Engine engine = take(Engine::open({.use_gpu = false}));
+  EXPECT_TRUE(contains(engine.dump(), "engine \"pid " + std::to_string(::getpid()) + "\""));
+  EXPECT_TRUE(
+      is(EngineImpl::open({.use_gpu = false, .secret_file = "/nonexistent/secret"}).status(),
+         Code::not_found, "/nonexistent/secret"));
+  EXPECT_TRUE(
+      is(EngineImpl::open({.use_gpu = false, .transport = {{"tcp.interfaces", "none0"}}}).status(),
+         Code::not_found, "none0"));
 }
 
 TEST_F(EngineImplTest, WaitsNoLongerThanItsTimeout) {
@@ -183,6 +197,52 @@ TEST_F(EngineImplTest, IsPending_WhileAClosedPeerDoesNotAnswer) {
   EXPECT_EQ(to_near_.state(), PeerState::up);
   raw.leave();
   EXPECT_TRUE(is(impl.close(id, 10s), Code::ok));
+}
+
+TEST_F(EngineImplTest, IsPending_WhileAKernelsOrderHasNoRoom) {
+  const Region local = take(near_.allocate_shared(4096)), pad = take(near_.allocate_shared(64));
+  const auto data = share("data", 4096), their_pad = share("pad", 64);
+  const Window window =
+      take(to_far_.window(local, data.second, pad, their_pad.second,
+                          {.layout = {.signals = 4, .mailboxes = 0}, .force_proxy = true}));
+  std::vector<Transfer> fill;
+  for (std::size_t i = 0; i < PeerScheduler::kMaxTransfers; ++i)
+    fill.push_back(take(to_far_.recv(1, nullptr, 0, {.deadline = 1h})));
+  ASSERT_EQ(device::put<device::Scope::thread>(window.device(), 0, local.data(), 8),
+            device::Outcome::ok);
+  EXPECT_TRUE(is(impl_.close(20ms), Code::pending, "what kernels ordered for peer"));
+  EXPECT_TRUE(is(window.failure(), Code::canceled, "the Engine is closed"));
+  EXPECT_TRUE(is(impl_.close(10s), Code::ok));  // it was dropped
+  for (const Transfer& each : fill) ASSERT_TRUE(is(each.status(), Code::canceled));
+}
+
+/// A remote peer that does not let go of a message's memory.
+class EngineImplAndRemote : public EngineImplTest {
+ protected:
+  static Engine& by_tcp(Engine& engine) {
+    must(engine.listen("tcp:127.0.0.1:0"));
+    return engine;
+  }
+  void SetUp() override {
+    sent_ = take(raw_.peer().send(1, room_.data(), room_.size(), {.deadline = 1h}));
+    (void)raw_.next(FrameOp::offer);
+  }
+
+  RawPeer raw_{by_tcp(far_)};
+  Transfer sent_;
+};
+
+TEST_F(EngineImplAndRemote, IsDropped_WhenItHoldsUpClose) {
+  EXPECT_TRUE(is(far_.close(10s), Code::ok));
+  EXPECT_TRUE(sent_.done());
+  raw_.expect_dropped();
+}
+
+TEST_F(EngineImplAndRemote, IsDropped_WhenItHoldsUpItsOwnClose) {
+  EXPECT_TRUE(is(raw_.peer().close(2s), Code::ok));
+  EXPECT_TRUE(sent_.done());
+  EXPECT_EQ(to_near_.state(), PeerState::up);
+  raw_.expect_dropped();
 }
 
 TEST(EngineImplKept, OutlivesItsHandles_WhenItWasNotQuiet) {
