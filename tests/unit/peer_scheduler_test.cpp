@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "engine/registration/unregistered_buffers.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/engine_fixture.hpp"
 
 namespace linkspan::engine {
@@ -142,6 +143,28 @@ TEST_F(PeerSchedulerTest, AnswersNoResource_BeyondTheMaximumOfTransfers) {
   endpoint().complete_each();
   EXPECT_EQ(progress() + progress(), PeerScheduler::kMaxTransfers);
   EXPECT_EQ(memory_.local->users(), 0u);
+}
+
+TEST_F(PeerSchedulerTest, StartsNothing_WhenMemoryEndsInASubmission) {
+  for (const std::size_t room : {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {
+    endpoint().set_room(room);
+    Transfer transfer = make_transfer(2);
+    Status status;
+    test::fail_each_allocation([&] { status = scheduler().submit(transfer); },
+                               [&](bool threw) {
+                                 if (!threw && status.ok()) return;
+                                 ASSERT_EQ(scheduler().unquiet(), 0u);
+                                 ASSERT_TRUE(endpoint().in_flight().empty())
+                                     << "a batch of a transfer that its user does not have";
+                                 transfer->local->release();
+                                 transfer = make_transfer(2);
+                               });
+    endpoint().set_room(1000);
+    progress();
+    complete_all();
+    EXPECT_EQ(end_of(*transfer), "ok");
+    EXPECT_EQ(memory_.local->users(), 0u);
+  }
 }
 
 TEST_F(PeerSchedulerTest, EndsAsCanceledOnlyAfterTheCompletion_WhenItIsCanceled) {

@@ -36,33 +36,41 @@ Status PeerScheduler::check_room() const {
 Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
   if (endpoints_.at(transfer->transport) == nullptr)  // it has a key of a transport that it lacks
     return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
-  admit(transfer);
-  try {
-    // If the first batch is refused, the caller gets its error.
-    if (queue_.empty()) {
-      Status status = post_next(*transfer);
-      const bool waits_on_stream = must_wait_for_stream(status, *transfer);
-      if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) {
-        dismiss(*transfer);
-        return status;
-      }
-      if (waits_on_stream) {
-        transfer->own.keep();
-        stream_waits_.add(transfer, base::Clock::steady().now());
-        return {};
-      }
-    }
-    if (transfer->all_posted()) return {};
+  admit(transfer);  // before a batch is in flight, because it may have no memory
+  const Status status =
+      base::or_no_memory([&]() LINKSPAN_REQUIRES(mutex_) { return post_or_queue(transfer); });
+  if (status.ok()) return {};
+  if (transfer->in_flight == 0) {
+    dismiss(*transfer);
+    return status;
+  }
+  // Its caller must get it; it ends with the error.
+  (void)base::or_no_memory([&]() LINKSPAN_REQUIRES(mutex_) {
+    stop(*transfer, status);
+    return Status();
+  });
+  return {};
+}
+
+/// Posts what has room, if nothing is queued, and queues the rest. If the first batch is refused,
+/// the caller gets its error.
+Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transfer) {
+  bool waits_on_stream = false;
+  if (queue_.empty()) {
+    Status status = post_next(*transfer);
+    waits_on_stream = must_wait_for_stream(status, *transfer);
+    if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
+  }
+  if (waits_on_stream) {
+    transfer->own.keep();
+    stream_waits_.add(transfer, base::Clock::steady().now());
+  } else if (!transfer->all_posted()) {
     transfer->own.keep();
     queue_.push_back(transfer);
-    pump();
-  } catch (const std::exception&) {
-    if (std::ranges::find(queue_, transfer) != queue_.end()) return {};  // progress() goes on
-    if (transfer->in_flight == 0) {
-      dismiss(*transfer);
-      return base::no_memory();
-    }
-    stop(*transfer, base::no_memory());  // it ends once the Endpoint is done with it
+    (void)base::or_no_memory([&]() LINKSPAN_REQUIRES(mutex_) {
+      pump();
+      return Status();
+    });
   }
   return {};
 }
@@ -88,8 +96,9 @@ bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferSta
 
 Status PeerScheduler::post_next(TransferState& transfer) {
   const bool last = transfer.posted + 1 == transfer.batches;
-  const std::uint64_t cookie = batches_.add(transfer);
   const Plan& plan = transfer.plan();
+  const transport::BatchShape shape = plan.batch(transfer.posted, scratch_);
+  const std::uint64_t cookie = batches_.add(transfer);
   const auto post = [&](const transport::Batch& batch) LINKSPAN_REQUIRES(mutex_) {
     transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
     return base::or_no_memory([&] { return endpoint.post(batch); });
@@ -98,7 +107,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
       {.op = transfer.op,
        .local = &transfer.local->region(),
        .remote = transfer.remote->mappings[transfer.transport].get(),
-       .shape = plan.batch(transfer.posted, scratch_),
+       .shape = shape,
        .checked = plan.checked,
        .kept = transfer.prepared != nullptr ? transfer.prepared->kept.get() : nullptr,
        .first = plan.first(transfer.posted),

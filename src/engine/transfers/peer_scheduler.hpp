@@ -198,6 +198,7 @@ class PeerScheduler final : private RendezvousHost {
   void finish_teardown() LINKSPAN_REQUIRES(mutex_);
 
   Status start(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
+  Status post_or_queue(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   void admit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   void dismiss(const TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void pump() LINKSPAN_REQUIRES(mutex_);
