@@ -266,8 +266,13 @@ TEST_F(UnregisteredOnDevice, OneInUseMakesNoRoom) {
   while (buffers.size() < kMax + 1) buffers.push_back(made(1u << 20));
   std::vector<TemporaryRegistration> used;
   for (const auto& each : buffers) used.push_back(take(acquire(each, 0, 64)));
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    auto again = take(acquire(buffers[i], 0, 64));
+    EXPECT_EQ(again.serial(), used[i].serial()) << "of buffer " << i;
+    EXPECT_TRUE(again.release().ok());
+    EXPECT_TRUE(used[i].release().ok());
+  }
   EXPECT_EQ(regions(), kMax + 1);
-  for (TemporaryRegistration& each : used) EXPECT_TRUE(each.release().ok());
 }
 
 }  // namespace unregistered_buffers_test
