@@ -10,14 +10,14 @@ namespace linkspan::transport {
 
 #define LINKSPAN_DECLARE(folder) \
   namespace folder {             \
-  extern const Factory kFactory; \
+  extern const Factory factory;  \
   }
 LINKSPAN_TRANSPORTS(LINKSPAN_DECLARE)
 #undef LINKSPAN_DECLARE
 
 namespace {
 
-#define LINKSPAN_FACTORY(folder) &folder::kFactory,
+#define LINKSPAN_FACTORY(folder) &folder::factory,
 constexpr const Factory* kFactories[] = {LINKSPAN_TRANSPORTS(LINKSPAN_FACTORY)};
 #undef LINKSPAN_FACTORY
 

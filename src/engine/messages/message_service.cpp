@@ -115,7 +115,7 @@ Status MessageService::on_frame(control::Session& session, base::Frame& frame) {
   const auto scheduler = peers_.find(session.id());
   if (scheduler == nullptr) return {};
   const auto with_lock = [&](const auto& act) {
-    const Status status = scheduler->on_message_frame(act);
+    Status status = scheduler->on_message_frame(act);
     progress_.wake();
     return status;
   };

@@ -94,7 +94,7 @@ Status PeerManager::on_established(const std::shared_ptr<control::Session>& sess
       peer->add_endpoint(i, std::move(channel), *std::move(endpoint));
     }
   }
-  uses_.peers.add(std::move(peer));
+  uses_.peers.add(peer);
   return {};
 }
 

@@ -9,7 +9,7 @@ namespace linkspan::engine {
 
 using When = transport::PollHint::When;
 
-void PeerTable::add(std::shared_ptr<PeerScheduler> peer) {
+void PeerTable::add(const std::shared_ptr<PeerScheduler>& peer) {
   Status refusal;
   {
     const base::MutexLock lock(mutex_);

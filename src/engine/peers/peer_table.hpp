@@ -27,7 +27,7 @@ class PeerTable final : public SchedulerEvents {
   ~PeerTable() = default;
 
   /// Adds a peer, whose Endpoints may have work already.
-  void add(std::shared_ptr<PeerScheduler> peer) LINKSPAN_EXCLUDES(mutex_);
+  void add(const std::shared_ptr<PeerScheduler>& peer) LINKSPAN_EXCLUDES(mutex_);
   /// Returns null if there is no such peer, or it is gone and forgotten.
   std::shared_ptr<PeerScheduler> find(std::uint64_t peer) const LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::shared_ptr<PeerScheduler>> all() const LINKSPAN_EXCLUDES(mutex_);

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "base/named_thread.hpp"
+#include "base/no_memory.hpp"
 
 namespace linkspan::engine {
 namespace {
@@ -79,7 +80,7 @@ void ProgressThread::run(const std::stop_token& stop) {
     try {
       next = poll_();
     } catch (const std::exception&) {
-      next = {};  // out of memory: polled again
+      next = {PollWhen::at, base::Clock::steady().now() + base::kWithoutMemory};
     }
     const base::Time now = base::Clock::steady().now();
     if (notified || next.when != PollWhen::idle) active = now;

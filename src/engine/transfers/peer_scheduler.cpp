@@ -37,15 +37,15 @@ Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
   if (endpoints_.at(transfer->transport) == nullptr)  // it has a key of a transport that it lacks
     return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
   admit(transfer);  // before a batch is in flight, because it may have no memory
-  const Status status =
-      base::or_no_memory([&]() LINKSPAN_REQUIRES(mutex_) { return post_or_queue(transfer); });
+  Status status = base::or_no_memory(
+      [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return post_or_queue(transfer); });
   if (status.ok()) return {};
   if (transfer->in_flight == 0) {
     dismiss(*transfer);
     return status;
   }
   // Its caller must get it; it ends with the error.
-  (void)base::or_no_memory([&]() LINKSPAN_REQUIRES(mutex_) {
+  (void)base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
     stop(*transfer, status);
     return Status();
   });
@@ -67,7 +67,7 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
   } else if (!transfer->all_posted()) {
     transfer->own.keep();
     queue_.push_back(transfer);
-    (void)base::or_no_memory([&]() LINKSPAN_REQUIRES(mutex_) {
+    (void)base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
       pump();
       return Status();
     });

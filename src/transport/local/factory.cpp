@@ -4,8 +4,9 @@
 
 namespace linkspan::transport::local {
 
-// Its options are those of the copiers (base/options.hpp).
-extern constinit const Factory kFactory{.create = [](const Context& context) {
+namespace {
+
+Result<std::unique_ptr<Transport>> create(const Context& context) {
   return LocalTransport::create({.topology = context.topology,
                                  .registry = context.registry,
                                  .incarnation = context.incarnation,
@@ -14,6 +15,11 @@ extern constinit const Factory kFactory{.create = [](const Context& context) {
                                  .relay_gpus = context.options->relay_gpus,
                                  .calibrate = context.options->calibrate,
                                  .staging = context.options->staging});
-}};
+}
+
+}  // namespace
+
+// Its options are those of the copiers (base/options.hpp).
+extern constinit const Factory factory{.create = create};
 
 }  // namespace linkspan::transport::local

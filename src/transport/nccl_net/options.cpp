@@ -76,7 +76,7 @@ Result<NcclNetSettings> NcclNetSettings::read(const base::Options& options) {
   return out;
 }
 
-extern constinit const Factory kFactory{
+extern constinit const Factory factory{
     .options = kOptions, .check = check, .create = create, .find = find};
 
 }  // namespace linkspan::transport::nccl_net

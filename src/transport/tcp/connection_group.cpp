@@ -120,7 +120,7 @@ void ConnectionGroup::cancel_unsent(std::uint64_t id) {
   erase(gets_, id);
 }
 
-Status ConnectionGroup::add(std::shared_ptr<DataConnection> connection) {
+Status ConnectionGroup::add(const std::shared_ptr<DataConnection>& connection) {
   const base::MutexLock lock(mutex_);
   if (failure_) return *failure_;
   for (const auto& question : pending_frames_) connection->enqueue(question.frame);

@@ -174,7 +174,7 @@ class ConnectionGroup {
   void get(std::shared_ptr<Incoming> batch, Head question) LINKSPAN_EXCLUDES(mutex_);
   void cancel(FrameType type, std::uint64_t id) LINKSPAN_EXCLUDES(mutex_);
   /// Adds a connection. Returns failure() if the group has failed.
-  Status add(std::shared_ptr<DataConnection> connection) LINKSPAN_EXCLUDES(mutex_);
+  Status add(const std::shared_ptr<DataConnection>& connection) LINKSPAN_EXCLUDES(mutex_);
   /// Records that a requested connection cannot be had; the group goes on with fewer.
   void on_connection_refused() LINKSPAN_EXCLUDES(mutex_);
   /// Fails the group and ends all its batches with `why`; does nothing if it has failed before.

@@ -54,7 +54,7 @@ Result<TcpSettings> TcpSettings::read(const base::Options& options) {
                      .interfaces = options.setting_of(kInterfaces).value};
 }
 
-extern constinit const Factory kFactory{
+extern constinit const Factory factory{
     .options = kOptions, .check = check, .create = create, .interfaces = interfaces};
 
 }  // namespace linkspan::transport::tcp
