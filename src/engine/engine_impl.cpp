@@ -147,15 +147,16 @@ Status EngineImpl::set_up(const EngineOptions& options) {
 void EngineImpl::set_up_services() {
   buffers_.emplace(*registry_, topology_.get(), transports_);
   streams_.emplace(topology_.get());
-  submission_.emplace(Submission::SubmissionServices{.engine = this,
-                                       .registry = *registry_,
-                                       .topology = topology_.get(),
-                                       .transports = transports_,
-                                       .streams = *streams_,
-                                       .peers = peers_,
-                                       .progress = *progress_thread_,
-                                       .log = log_,
-                                       .default_deadline = options_.transfer_deadline});
+  submission_.emplace(
+      Submission::SubmissionServices{.engine = this,
+                                     .registry = *registry_,
+                                     .topology = topology_.get(),
+                                     .transports = transports_,
+                                     .streams = *streams_,
+                                     .peers = peers_,
+                                     .progress = *progress_thread_,
+                                     .log = log_,
+                                     .default_deadline = options_.transfer_deadline});
   registrations_.emplace(*registry_, topology_.get(), transports_, *streams_, peers_);
   directory_.emplace(*registry_, peers_);
   imports_.emplace(transports_, *streams_, peers_, *progress_thread_, options_.connect_deadline);
@@ -164,22 +165,22 @@ void EngineImpl::set_up_services() {
   windows_.emplace(*registrations_, topology_.get(), no_gpu_, transports_, *submission_, peers_,
                    *progress_thread_);
   manager_.emplace(PeerManager::PeerServices{.options = options_,
-                                     .identity = identity_,
-                                     .transports = transports_,
-                                     .peers = peers_,
-                                     .inbox = inbox_,
-                                     .progress = *progress_thread_,
-                                     .log = log_});
+                                             .identity = identity_,
+                                             .transports = transports_,
+                                             .peers = peers_,
+                                             .inbox = inbox_,
+                                             .progress = *progress_thread_,
+                                             .log = log_});
   diagnostics_.emplace(Diagnostics::DiagnosticSources{.identity = identity_,
-                                         .topology = topology_.get(),
-                                         .no_gpu = no_gpu_,
-                                         .transports = transports_,
-                                         .registry = *registry_,
-                                         .peers = peers_,
-                                         .manager = *manager_,
-                                         .inbox = inbox_,
-                                         .windows = *windows_,
-                                         .closed = closed_});
+                                                      .topology = topology_.get(),
+                                                      .no_gpu = no_gpu_,
+                                                      .transports = transports_,
+                                                      .registry = *registry_,
+                                                      .peers = peers_,
+                                                      .manager = *manager_,
+                                                      .inbox = inbox_,
+                                                      .windows = *windows_,
+                                                      .closed = closed_});
 }
 
 EngineImpl::~EngineImpl() {
