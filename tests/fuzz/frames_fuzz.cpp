@@ -14,6 +14,7 @@
 #include "base/process.hpp"
 #include "control/exchange.hpp"
 #include "engine/engine_impl.hpp"
+#include "engine/handle_access.hpp"
 #include "tests/fuzz/support.hpp"
 #include "transport/local/local_transport.hpp"
 
@@ -98,9 +99,9 @@ struct World {
 
   World() {
     constexpr Permissions kAll{.read = true, .write = true};
-    add("s", impl->allocate_shared(kBytes, {.peers = kAll}));
-    add("x", impl->allocate_shared(kBytes, {.peers = {true, true, true}}));
-    add("h", impl->register_memory(loose.data(), kBytes, {.peers = kAll}));
+    add("s", impl->registrations().allocate_shared(kBytes, {.peers = kAll}));
+    add("x", impl->registrations().allocate_shared(kBytes, {.peers = {true, true, true}}));
+    add("h", impl->registrations().add(loose.data(), kBytes, {.peers = kAll}));
     for (int i = 0; i < 3; ++i) {
       peer_regions.push_back(*peer_registry.allocate_shared(kBytes, kAll));
       peer_keys.push_back(*peer_transport->publish(peer_regions.back()->region()));
@@ -114,9 +115,10 @@ struct World {
     demand(made.ok(), "no Engine");
     return *std::move(made);
   }
-  void add(const char* name, Result<Region> made) {
-    demand(made.ok() && impl->publish(name, *made).ok(), "no region");
-    regions.push_back(*std::move(made));
+  void add(const char* name, engine::RegistrationService::Registered made) {
+    demand(made.ok(), "no region");
+    regions.push_back(engine::HandleAccess::wrap(*std::move(made)));
+    demand(impl->directory().publish(name, regions.back()).ok(), "no name");
   }
 };
 
@@ -270,15 +272,15 @@ class Peer {
   }
   void post(bool sends, std::uint64_t tag, const void* data, std::size_t bytes) {
     if (posted_.size() >= 64) return;
-    auto made = all_.impl->send_or_receive(session_->id(), {.sends = sends, .tag = tag % 4}, data,
-                                           bytes % kBytes, {.deadline = 20s});
-    if (made.ok()) posted_.push_back(*std::move(made));
+    auto made = all_.impl->messages().submit(session_->id(), {.sends = sends, .tag = tag % 4}, data,
+                                             bytes % kBytes, {.deadline = 20s});
+    if (made.ok()) posted_.push_back(engine::HandleAccess::wrap(all_.impl, *std::move(made)));
     hear();
   }
 
   World& all_;
   base::FdChannel client_{base::Fd()};
-  std::shared_ptr<control::Session> session_;  // also the TransferScheduler's
+  std::shared_ptr<control::Session> session_;  // also the PeerScheduler's
   std::vector<Transfer> posted_;
   std::uint64_t asked_ = 0, offered_ = 0;
 };
@@ -307,7 +309,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (int steps = 0; steps < 256 && !input.empty(); ++steps) peer.play(input);
     peer.end();
   }
-  (void)all.impl->notifications();
+  (void)all.impl->inbox().collect();
   all.impl->progress();
   constexpr std::uint64_t kWarm = 64;  // threads, caches and the palette of fds are there
   if (all.sessions == kWarm) {
