@@ -117,10 +117,10 @@ class ManagerAlone : public ::testing::Test, public control::SessionWriter {
   }
   void write_when_ready(std::uint64_t) override {}
 
-  const base::Options options_;
+  const base::Options options_{};
   const control::Identity identity_{.engine = "alone", .incarnation = 1};
   const base::Log log_{base::Level::off, nullptr};
-  const Transports transports_;
+  const Transports transports_{};
   test::Quiet events_;
   PeerTable peers_;
   Inbox inbox_{log_};
