@@ -48,6 +48,13 @@ class WindowTest : public ::testing::Test {
     set_->in_use.resize(sources_.size());
   }
 
+  /// A window with orders left stays in the set, and keeps it.
+  ~WindowTest() override {
+    std::set<std::shared_ptr<WindowState>> windows;
+    const base::MutexLock lock(set_->mutex);
+    windows.swap(set_->all);
+  }
+
   /// Opens a window that reaches the peer's memory by the proxy alone.
   std::shared_ptr<WindowState> open() {
     auto remote = std::make_shared<ImportedRegion>();
