@@ -251,7 +251,7 @@ seed_004_build() {
   row "$all" 20 . 0 '--mode initiator.target' './build/examples/device/2proc/simple_write --help'
 }
 
-if [[ -n $build ]] && seed 004_build CMakeLists.txt cmake include src tools bench scripts python examples \
+if [[ -n $build ]] && seed 004_build CMakeLists.txt cmake include src p2p tools bench scripts python examples \
   vcache; then
   seed_004_build
 fi

@@ -78,7 +78,7 @@ class Ordered {
 
  private:
   void take_turn() {
-    if (engine_ != nullptr) engine_->progress();
+    if (engine_ != nullptr) (void)engine_->dump();
   }
   Engine* const engine_;
 };
