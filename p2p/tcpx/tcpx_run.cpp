@@ -67,9 +67,7 @@ class Run {
   }
 
  private:
-  base::Deadline step_deadline() const {
-    return base::Deadline::after(base::Clock::steady(), plan_.timeout);
-  }
+  base::Deadline step_deadline() const { return base::Deadline::in(plan_.timeout); }
   std::uint64_t size() const { return plan_.bytes == 0 ? kPayloadBytes : plan_.bytes; }
   abi::PointerType type() const { return memory_->on_gpu() ? abi::kCuda : abi::kHost; }
 

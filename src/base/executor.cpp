@@ -93,7 +93,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
         return taken;
       }
       ++idle;
-      changed.wait(mutex, Deadline::after(Clock::steady(), kSlice));
+      changed.wait(mutex, Deadline::in(kSlice));
       --idle;
     }
     --running;
@@ -114,7 +114,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
         left = true;
         return false;
       }
-      changed.wait(mutex, deadline.value_or(Deadline::after(Clock::steady(), kSlice)));
+      changed.wait(mutex, deadline.value_or(Deadline::in(kSlice)));
     }
     ended.swap(threads);
     return true;

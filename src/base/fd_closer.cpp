@@ -57,7 +57,7 @@ void FdCloser::Sink::close(int raw) noexcept {
 
 FdCloser::FdCloser() : state_(std::make_shared<FdCloserState>()) {}
 
-FdCloser::~FdCloser() { (void)end(Deadline::after(Clock::steady(), kPatience)); }
+FdCloser::~FdCloser() { (void)end(Deadline::in(kPatience)); }
 
 std::shared_ptr<FdSink> FdCloser::sink() const { return std::make_shared<Sink>(state_); }
 

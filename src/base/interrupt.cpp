@@ -35,7 +35,7 @@ bool wait_or_interrupted(Condition& condition, Mutex& mutex, Deadline deadline) 
     return false;
   }
   if (InterruptCheck::has_ended()) return true;
-  condition.wait(mutex, Deadline::after(Clock::steady(), until_poll(deadline.left())));
+  condition.wait(mutex, Deadline::in(until_poll(deadline.left())));
   mutex.unlock();
   const bool ends = InterruptCheck::poll();
   mutex.lock();

@@ -35,12 +35,12 @@ class InterruptPoll {
   /// Returns whether the loop is to end. No lock is held.
   bool due_and_interrupted() {
     if (!InterruptCheck::exists() || !next_.passed()) return false;
-    next_ = Deadline::after(Clock::steady(), kPollInterrupts);
+    next_ = Deadline::in(kPollInterrupts);
     return InterruptCheck::poll();
   }
 
  private:
-  Deadline next_ = Deadline::after(Clock::steady(), kPollInterrupts);
+  Deadline next_ = Deadline::in(kPollInterrupts);
 };
 
 }  // namespace linkspan::base

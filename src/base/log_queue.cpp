@@ -71,13 +71,13 @@ LogQueue::LogQueue(std::unique_ptr<Outlet> outlet)
     : state_(std::make_shared<LogQueueState>(std::move(outlet))) {}
 
 LogQueue::~LogQueue() {
-  (void)flush(Deadline::after(Clock::steady(), kPatience));
+  (void)flush(Deadline::in(kPatience));
   {
     const MutexLock lock(state_->mutex);
     state_->abandoned = true;
   }
   state_->outlet->stop();
-  (void)state_->executor.end(Deadline::after(Clock::steady(), kPatience));
+  (void)state_->executor.end(Deadline::in(kPatience));
 }
 
 void LogQueue::push(Level level, std::string_view line) noexcept {

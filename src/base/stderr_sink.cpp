@@ -106,8 +106,7 @@ class Stderr {
       if (now == Now::done) return;
       if (!queue_) queue_.emplace(std::make_unique<Patient>());
       queue_->push(level, text);
-      if (now == Now::may_wait && has_room())
-        (void)queue_->flush(Deadline::after(Clock::steady(), kHandOver));
+      if (now == Now::may_wait && has_room()) (void)queue_->flush(Deadline::in(kHandOver));
       return;
     }
     queue_->push(level, text);

@@ -86,9 +86,7 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
       : us_(us), events_(events), log_(log) {}
   AsioControlPlane(const AsioControlPlane&) = delete;
   AsioControlPlane& operator=(const AsioControlPlane&) = delete;
-  ~AsioControlPlane() override {
-    (void)close(base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1)));
-  }
+  ~AsioControlPlane() override { (void)close(base::Deadline::in(std::chrono::seconds(1))); }
 
   void start() {
     unix_.limit_rate(us_.limits.local_a_second, us_.limits.local_burst);
@@ -162,8 +160,7 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
                         session.status().what());
         const auto pause =
             std::min<Duration>(address.is_tcp() ? kRetryTcp : kRetryConnect, deadline.left());
-        if (base::wait_or_interrupted(changed_, mutex_,
-                                      base::Deadline::after(base::Clock::steady(), pause)))
+        if (base::wait_or_interrupted(changed_, mutex_, base::Deadline::in(pause)))
           return base::interrupted();
         continue;
       }
@@ -233,8 +230,9 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
       return !std::exchange(closed_, true);
     }();
     if (first) asio::post(io_, [this, deadline] { poll_end(deadline); });
-    if (!await_end(deadline, true)) asio::post(io_, [this] { poll_end(after(Duration::zero())); });
-    if (!await_end(after(us_.limits.ending), false))
+    if (!await_end(deadline, true))
+      asio::post(io_, [this] { poll_end(base::Deadline::in(Duration::zero())); });
+    if (!await_end(base::Deadline::in(us_.limits.ending), false))
       return {Code::timed_out, Scope::process,
               "the Control thread stands still in a call of the driver or the kernel: close again"};
     const base::MutexLock one(joining_);
@@ -262,10 +260,6 @@ class AsioControlPlane final : public ControlPlane, public SessionWriter {
   void accept_at(net::Acceptor& acceptor, base::Fd socket, std::string path = {}) {
     if (const Status status = acceptor.listen(std::move(socket), std::move(path)); !status.ok())
       log_.write(base::Level::error, "nobody is accepted: " + status.to_string());
-  }
-
-  static base::Deadline after(Duration time) {
-    return base::Deadline::after(base::Clock::steady(), time);
   }
 
   bool leaves_host() const noexcept { return us_.insecure || !us_.secret.empty(); }

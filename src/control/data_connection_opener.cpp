@@ -44,7 +44,7 @@ struct DataConnectionOpener::Opening {
   base::FdChannel channel{base::Fd()};  // then here
   stream_descriptor waiting;            // borrows the socket, for waiting
   asio::steady_timer limit;
-  const base::Deadline whole = base::Deadline::after(base::Clock::steady(), most);
+  const base::Deadline whole = base::Deadline::in(most);
   Duration pause = kFirstPause;  // before the next attempt
 };
 

@@ -238,7 +238,7 @@ void CpuCopier::execute(const std::stop_token& stop, bool replaces) {
     } else if (replaces) {
       return;
     } else {
-      const auto soon = base::Deadline::after(base::Clock::steady(), kBetweenClaims);
+      const auto soon = base::Deadline::in(kBetweenClaims);
       while (!staging.idle() && !staging.ready() && !soon.passed()) std::this_thread::yield();
     }
   }
@@ -270,8 +270,7 @@ std::optional<CpuCopier::Claim> CpuCopier::claim(const std::stop_token& stop,
     }
     if (staging.idle() && stop.stop_requested()) return std::nullopt;
     const Duration wait = staging.idle() ? std::chrono::minutes(1) : staging.patience();
-    if (wait > Duration::zero())
-      changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), wait));
+    if (wait > Duration::zero()) changed_.wait(mutex_, base::Deadline::in(wait));
     if (!staging.idle()) return std::nullopt;
   }
 }

@@ -16,8 +16,6 @@ constexpr Duration kPause = std::chrono::milliseconds(100);
 /// Limit of a normal closing. A longer one waits for a blocked stream, as do submissions.
 constexpr Duration kToEnd = std::chrono::seconds(1);
 
-base::Deadline after(Duration wait) { return base::Deadline::after(base::Clock::steady(), wait); }
-
 /// Runs the closing. What it owns is released even if it runs out of memory.
 void call(const std::function<void()>& closing) noexcept {
   try {
@@ -45,7 +43,7 @@ DeferredDestroyer::DeferralGuard DeferredDestroyer::defer() {
   const base::MutexLock lock(mutex_);
   const std::uint64_t number = ++last_;
   guards_.insert(guards_.end(), number);
-  for (const base::Deadline soon = after(kToEnd); is_closing_ && !soon.passed();)
+  for (const base::Deadline soon = base::Deadline::in(kToEnd); is_closing_ && !soon.passed();)
     changed_.wait(mutex_, soon);
   return {*this, number};
 }
@@ -93,7 +91,8 @@ void DeferredDestroyer::drain() {
   changed_.notify_all();
   while (!pending_.empty()) {
     start();
-    thread_.joinable() || is_closing_ ? changed_.wait(mutex_, after(kLong)) : run_first();
+    thread_.joinable() || is_closing_ ? changed_.wait(mutex_, base::Deadline::in(kLong))
+                                      : run_first();
   }
   --draining_;
 }
@@ -111,7 +110,7 @@ void DeferredDestroyer::loop() {
   mutex_.lock();
   while (!ending_ || !pending_.empty()) {
     if (const Duration wait = to_wait(); wait > Duration::zero()) {
-      changed_.wait(mutex_, after(wait));
+      changed_.wait(mutex_, base::Deadline::in(wait));
       continue;
     }
     run_first();

@@ -11,8 +11,6 @@
 namespace linkspan::net {
 namespace {
 
-base::Deadline after(Duration time) { return base::Deadline::after(base::Clock::steady(), time); }
-
 /// Manages the attempts to connect to the addresses of one host.
 class Attempts {
  public:
@@ -31,8 +29,8 @@ class Attempts {
     auto socket = begin_connect(to);
     if (!socket.ok()) return failed(socket.status());
     pending_.push_back({to, *std::move(socket)});
-    next_ = after(kConnectStagger);
-    patience_ = after(kConnectPatience);
+    next_ = base::Deadline::in(kConnectStagger);
+    patience_ = base::Deadline::in(kConnectPatience);
   }
 
   /// Waits until an attempt has ended, or for `time`. Returns the connected socket, if any.
@@ -40,7 +38,7 @@ class Attempts {
     std::vector<pollfd> polled;
     for (const Attempt& each : pending_)
       polled.push_back({.fd = each.socket.get(), .events = POLLOUT, .revents = 0});
-    if (::poll(polled.data(), polled.size(), after(time).left_ms()) <= 0) return {};
+    if (::poll(polled.data(), polled.size(), base::Deadline::in(time).left_ms()) <= 0) return {};
     for (std::size_t i = polled.size(); i-- > 0;) {
       if (polled[i].revents == 0) continue;
       Attempt ended = std::move(pending_[i]);
@@ -71,12 +69,13 @@ class Attempts {
     // result.
     if (text_.empty() || code_ == Code::system) code_ = why.code();
     text_ += (text_.empty() ? "" : "; ") + why.what();
-    next_ = after(Duration::zero());
+    next_ = base::Deadline::in(Duration::zero());
   }
 
   std::span<const TcpAddress> left_;
   std::vector<Attempt> pending_;
-  base::Deadline next_ = after(Duration::zero()), patience_ = after(kConnectPatience);
+  base::Deadline next_ = base::Deadline::in(Duration::zero()),
+                 patience_ = base::Deadline::in(kConnectPatience);
   Code code_ = Code::unreachable;
   std::string text_;
 };

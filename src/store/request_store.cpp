@@ -80,7 +80,7 @@ Status RequestStore::wait(const Keys& keys, Duration timeout) {
   auto request = make(Op::wait, keys);
   if (!request.ok()) return request.status();
   if (keys.empty()) return {};
-  return await(request->keys, within(timeout));
+  return await(request->keys, base::Deadline::in(timeout));
 }
 
 Result<bool> RequestStore::check(const Keys& keys) {
@@ -113,7 +113,7 @@ Result<std::vector<std::string>> RequestStore::multi_get(const Keys& keys, Durat
   auto request = make(Op::multi_get, keys);
   if (!request.ok()) return request.status();
   if (keys.empty()) return std::vector<std::string>();
-  if (Status there = await(request->keys, within(timeout)); !there.ok()) return there;
+  if (Status there = await(request->keys, base::Deadline::in(timeout)); !there.ok()) return there;
   auto answer = exchange(*request, answer_deadline());
   if (!answer.ok()) return answer.status();
   return std::move(answer->values);
@@ -143,7 +143,7 @@ Status RequestStore::queue_push(std::string_view queue, std::string_view value) 
 }
 
 Result<std::string> RequestStore::queue_pop(std::string_view queue, Duration timeout) {
-  const auto deadline = within(timeout);
+  const auto deadline = base::Deadline::in(timeout);
   for (;;) {
     if (timeout > Duration::zero())
       if (Status there = wait({std::string(queue)}, deadline.left()); !there.ok()) return there;

@@ -15,10 +15,6 @@
 
 namespace linkspan::store {
 
-inline base::Deadline within(Duration time) {
-  return base::Deadline::after(base::Clock::steady(), time);
-}
-
 class RequestStore : public Store {
  public:
   Status set(std::string_view key, std::string_view value) final;
@@ -47,7 +43,7 @@ class RequestStore : public Store {
   /// Waits for keys, given with their prefix.
   virtual Status await(const Keys& keys, base::Deadline deadline) = 0;
 
-  base::Deadline answer_deadline() const { return within(timeout_); }
+  base::Deadline answer_deadline() const { return base::Deadline::in(timeout_); }
   const Limits& limits() const noexcept { return limits_; }
 
  private:

@@ -154,7 +154,7 @@ class TcpStore final : public RequestStore {
   Status cancel_wait(const Keys& keys) {
     Request request;
     request.op = Op::cancel_wait;
-    const Deadline deadline = within(kCancel);
+    const Deadline deadline = base::Deadline::in(kCancel);
     if (Status sent = client_->send(request, deadline); !sent.ok()) return ended(sent);
     for (bool there = false;; there = true) {
       auto answer = client_->receive(Op::cancel_wait, 0, limits(), deadline);
@@ -237,13 +237,13 @@ class TcpStore final : public RequestStore {
       (void)server_.release();
       return {};
     }
-    const Deadline deadline = within(timeout);
+    const Deadline deadline = base::Deadline::in(timeout);
     {
       const base::MutexLock lock(mutex_);
       if (std::exchange(closing_, true)) return {};
       if (shown_ >= 0) ::shutdown(shown_, SHUT_RDWR);
     }
-    const auto connection_lock = lock_connection(within(kCancel));
+    const auto connection_lock = lock_connection(base::Deadline::in(kCancel));
     if (connection_lock) replace(std::nullopt);
     if (server_ == nullptr) return {};
     Status drained = server_->drain(deadline);
@@ -278,7 +278,7 @@ Result<std::unique_ptr<Store>> open_tcp_store(const TcpStoreOptions& options) {
   if (options.port == 0 && options.role != StoreRole::serve)
     return refuse("port 0 is for who serves: nobody could find it");
   auto store = std::make_unique<store::TcpStore>(options);
-  const auto deadline = base::Deadline::after(base::Clock::steady(), options.timeout);
+  const auto deadline = base::Deadline::in(options.timeout);
   if (Status status = store->open(deadline); !status.ok()) {
     (void)store->close(Duration::zero());
     return status;

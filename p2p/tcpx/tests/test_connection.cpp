@@ -30,9 +30,7 @@ Status called(const char* call, int result) {
           std::string(call) + " returns " + std::to_string(result) + ": " + tcpx_last_error()};
 }
 
-base::Deadline step_deadline(const TcpxPlan& plan) {
-  return base::Deadline::after(base::Clock::steady(), plan.timeout);
-}
+base::Deadline step_deadline(const TcpxPlan& plan) { return base::Deadline::in(plan.timeout); }
 
 /// Calls `call` until it has made a comm.
 template <class Call>

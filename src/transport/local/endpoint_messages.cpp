@@ -70,7 +70,7 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), received_fds,
                            opening = opening_, from = peer_.incarnation,
                            pid = channel_.process().pid] {
-    const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+    const auto deadline = base::Deadline::in(std::chrono::seconds(10));
     auto memory =
         this_transport->import_memory({key, *received_fds, from, pid == ::getpid(), pid}, deadline);
     --*opening;

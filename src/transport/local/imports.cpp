@@ -85,7 +85,7 @@ Result<std::shared_ptr<RegionLivenessView>> LocalTransport::liveness_of(std::uin
                                                                         const base::Fd& fd) {
   const auto facts = base::sealed_memory(fd);
   if (!facts.ok()) return facts.status();
-  const auto soon = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(1));
+  const auto soon = base::Deadline::in(std::chrono::seconds(1));
   // One view for an Engine: a new one with each key would fill this process with mappings.
   auto view = liveness_views_.get({incarnation, {}, -1}, soon,
                                   [&] { return RegionLivenessView::open(fd); });

@@ -89,7 +89,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
         ours->usual->set_rates(link, ours->calibration->rates(link));
     });
   // Maps earlier imports on this GPU. A failure costs speed, not the transfer; explain() shows it.
-  const auto deadline = base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10));
+  const auto deadline = base::Deadline::in(std::chrono::seconds(10));
   if (options_.registry != nullptr) (void)options_.registry->pin_shared();
   for (const auto& memory : imported) {
     if (memory->host() != nullptr) (void)memory->host()->pin(**device);

@@ -35,9 +35,7 @@ void NcclNetEndpoint::fail(const Status& why) {
   channel_.fail_peer(why);
 }
 
-base::Deadline NcclNetEndpoint::connect_by() {
-  return base::Deadline::after(base::Clock::steady(), kConnect);
-}
+base::Deadline NcclNetEndpoint::connect_by() { return base::Deadline::in(kConnect); }
 
 Result<NcclNetEndpoint::Receives::iterator> NcclNetEndpoint::receive_queue(const cuda::Device* ours,
                                                                            const GpuUuid& theirs) {

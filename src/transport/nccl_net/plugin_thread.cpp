@@ -72,14 +72,14 @@ void PluginThread::release() {
 PluginThread::News PluginThread::collect(WorkQueues& queues, Duration sleep) {
   const base::MutexLock lock(mutex_);
   if (sleep > Duration::zero() && !woken_ && !releasing_ && !ending_ && added_.empty())
-    changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), sleep));
+    changed_.wait(mutex_, base::Deadline::in(sleep));
   woken_ = false;
   try {
     queues.reserve(queues.size() + added_.size());
     for (auto& queue : added_) queues.push_back(std::move(queue));
     added_.clear();
   } catch (const std::exception&) {  // no memory: new queues wait for the next call
-    changed_.wait(mutex_, base::Deadline::after(base::Clock::steady(), base::kWithoutMemory));
+    changed_.wait(mutex_, base::Deadline::in(base::kWithoutMemory));
   }
   return {.release = std::exchange(releasing_, false), .end = ending_};
 }
@@ -101,7 +101,7 @@ void PluginThread::loop() {
     if (still != 0) std::this_thread::yield();
     sleep = idle ? kPluginThreadSleep : still == kSpins ? kNap : Duration::zero();
   }
-  const auto deadline = base::Deadline::after(base::Clock::steady(), kPluginThreadDrain);
+  const auto deadline = base::Deadline::in(kPluginThreadDrain);
   for (const auto& queue : queues)
     queue->end(Status(Code::canceled, Scope::process, "the Engine has ended"));
   while (!queues.empty() && !deadline.passed()) {

@@ -31,7 +31,7 @@ class Bench {
         const NetworkOptions& network)
       : gpus_(gpus),
         plan_(plan),
-        deadline_(base::Deadline::after(base::Clock::steady(), limit)),
+        deadline_(base::Deadline::in(limit)),
         host_(std::move(host)),
         network_(network) {}
 

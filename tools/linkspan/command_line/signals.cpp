@@ -16,7 +16,7 @@ sigset_t block_signals() {
 }
 
 void wait_for(const sigset_t& set, Duration time) {
-  const auto deadline = base::Deadline::after(base::Clock::steady(), time);
+  const auto deadline = base::Deadline::in(time);
   for (;;) {
     const Duration left = std::min<Duration>(deadline.left(), std::chrono::hours(1));
     const timespec limit{.tv_sec = left.count() / 1'000'000'000,

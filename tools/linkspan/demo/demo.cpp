@@ -31,9 +31,7 @@ struct DemoPair {
 class Demo {
  public:
   explicit Demo(const DemoOptions& options)
-      : options_(options),
-        deadline_(
-            base::Deadline::after(base::Clock::steady(), std::chrono::seconds(options.limit_s))) {}
+      : options_(options), deadline_(base::Deadline::in(std::chrono::seconds(options.limit_s))) {}
 
   Report run();
 

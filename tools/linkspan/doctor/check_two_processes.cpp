@@ -71,7 +71,7 @@ void check_two_processes(Diagnosis& out, const Gpus& gpus) {
             "the checks above say what is missing; LINKSPAN_LOG_LEVEL=DEBUG tells more");
     return;
   }
-  PairRun run(**both, base::Deadline::after(base::Clock::steady(), kLimit));
+  PairRun run(**both, base::Deadline::in(kLimit));
   for (const Try& one : all) {
     const Pair pair = (*both)->pair(Op::write, one.from, one.to);
     const std::string name = title(one.from.name(), one.to.name(), Op::write);

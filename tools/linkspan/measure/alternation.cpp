@@ -35,7 +35,7 @@ Result<std::vector<Runs>> run_alternating(const Alternation& alternation,
                                           std::span<const Contestant> contestants) {
   std::vector<Runs> out(contestants.size());
   for (Runs& runs : out) runs.reserve(alternation.runs);
-  const auto end = base::Deadline::after(base::Clock::steady(), alternation.at_most);
+  const auto end = base::Deadline::in(alternation.at_most);
   const Runs& first = out.front();
   for (bool warm = false; first.size() < alternation.runs && (first.empty() || !end.passed());
        warm = true) {

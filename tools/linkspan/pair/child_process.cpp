@@ -19,9 +19,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kMaxText = 4096;
 constexpr std::string_view kOk = "ok";
 
-base::Deadline after(Duration timeout) {
-  return base::Deadline::after(base::Clock::steady(), timeout);
-}
+base::Deadline after(Duration timeout) { return base::Deadline::in(timeout); }
 
 bool send_text(int socket, std::string_view text) {
   text = text.substr(0, kMaxText);

@@ -43,7 +43,7 @@ std::string PingPage::path() const {
 }
 
 Status await_notification(Engine& engine) {
-  const auto end = base::Deadline::after(base::Clock::steady(), kStepTimeout);
+  const auto end = base::Deadline::in(kStepTimeout);
   for (unsigned polls = 1;; ++polls) {
     engine.progress();
     if (!engine.notifications().empty()) return {};

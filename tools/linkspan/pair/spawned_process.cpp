@@ -48,7 +48,7 @@ base::Fd SpawnedProcess::take_socket() {
 }
 
 std::optional<int> SpawnedProcess::wait(Duration timeout) {
-  const auto deadline = base::Deadline::after(base::Clock::steady(), timeout);
+  const auto deadline = base::Deadline::in(timeout);
   while (!status_) {
     int status = 0;
     const pid_t ended = ::waitpid(pid_, &status, WNOHANG);

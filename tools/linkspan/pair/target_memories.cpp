@@ -75,7 +75,7 @@ Result<std::string> TargetMemories::add(Place place, std::uint64_t bytes) {
 }
 
 bool TargetMemories::close(Duration timeout) {
-  const auto deadline = base::Deadline::after(base::Clock::steady(), timeout);
+  const auto deadline = base::Deadline::in(timeout);
   std::erase_if(memories_, [&](const auto& named) {
     return engine_.deregister(named.second->region(), deadline.left()).ok();
   });

@@ -19,9 +19,7 @@ constexpr Duration kReceiveDeadline = 24h * 7;  // limits the wait for a text
 constexpr Duration kErrorTimeout = 2s, kCancelTimeout = 3s;
 constexpr std::string_view kError = "error ";
 
-base::Deadline after(Duration timeout) {
-  return base::Deadline::after(base::Clock::steady(), timeout);
-}
+base::Deadline after(Duration timeout) { return base::Deadline::in(timeout); }
 
 Status timed_out(const char* what, Duration timeout) {
   return {Code::timed_out, Scope::peer,

@@ -118,7 +118,7 @@ class PsVerb final : public Verb {
 
   int print(pid_t pid, std::vector<IntrospectionCall>& calls) const {
     if (calls.empty()) return failed(name(), why_absent(pid));
-    const auto deadline = base::Deadline::after(base::Clock::steady(), kPatience);
+    const auto deadline = base::Deadline::in(kPatience);
     int code = kSuccess;
     for (IntrospectionCall& call : calls) {
       auto answer = call.answer(deadline);
@@ -131,7 +131,7 @@ class PsVerb final : public Verb {
   }
 
   int list(std::vector<IntrospectionCall>& calls) const {
-    const auto deadline = base::Deadline::after(base::Clock::steady(), kPatience);
+    const auto deadline = base::Deadline::in(kPatience);
     if (calls.empty()) std::cout << "No process of yours has an Engine open.\n";
     for (IntrospectionCall& call : calls) {
       auto answer = call.answer(deadline);

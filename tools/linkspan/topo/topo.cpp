@@ -24,9 +24,7 @@ struct TopoOptions {
 class Topo {
  public:
   explicit Topo(const TopoOptions& options)
-      : options_(options),
-        deadline_(
-            base::Deadline::after(base::Clock::steady(), std::chrono::seconds(options.limit_s))) {}
+      : options_(options), deadline_(base::Deadline::in(std::chrono::seconds(options.limit_s))) {}
 
   Report run();
   std::string text(const Report& report);
