@@ -59,14 +59,17 @@ void PeerTable::activate(PeerScheduler& peer) noexcept {
   active_.push_back(found->second);
 }
 
-/// Removes an idle peer from the list of active ones. Adds it again if it got work meanwhile.
-void PeerTable::deactivate(PeerScheduler& peer) {
+/// Removes an idle peer from the list of active ones. Adds it again and returns false if it got
+/// work meanwhile.
+bool PeerTable::deactivate(PeerScheduler& peer) {
   {
     const base::MutexLock lock(mutex_);
     peer.active = false;
     std::erase_if(active_, [&](const auto& each) { return each.get() == &peer; });
   }
-  if (peer.has_work()) activate(peer);
+  if (!peer.has_work()) return true;
+  activate(peer);
+  return false;
 }
 
 void PeerTable::forget(PeerScheduler& peer) {
@@ -82,6 +85,11 @@ std::shared_ptr<PeerScheduler> PeerTable::active_at(std::size_t index) const {
   return index < active_.size() ? active_[index] : nullptr;
 }
 
+std::size_t PeerTable::active_count() const {
+  const base::MutexLock lock(mutex_);
+  return active_.size();
+}
+
 std::size_t PeerTable::progress(base::Time now) {
   std::size_t ended = 0;
   for (std::size_t i = 0; const auto peer = active_at(i); ++i) ended += peer->progress(now);
@@ -90,13 +98,16 @@ std::size_t PeerTable::progress(base::Time now) {
 
 transport::PollHint PeerTable::poll(base::Time now) {
   transport::PollHint next;
-  for (std::size_t i = 0; const auto peer = active_at(i);) {
+  std::size_t left = active_count();  // peers that get work meanwhile are polled next time
+  for (std::size_t i = 0; left != 0; --left) {
+    const auto peer = active_at(i);
+    if (peer == nullptr) break;
     const PeerScheduler::Polled polled = peer->poll(now);
     const transport::PollHint& hint = polled.hint;
     if (polled.over) {
       forget(*peer);
     } else if (hint.when == When::idle) {
-      deactivate(*peer);
+      if (!deactivate(*peer)) next = transport::earlier(next, {.when = When::now});
     } else {
       next = transport::earlier(next, hint);
       ++i;

@@ -70,7 +70,8 @@ class PeerTable final : public SchedulerEvents {
 
  private:
   std::shared_ptr<PeerScheduler> active_at(std::size_t index) const LINKSPAN_EXCLUDES(mutex_);
-  void deactivate(PeerScheduler& peer) LINKSPAN_EXCLUDES(mutex_);
+  std::size_t active_count() const LINKSPAN_EXCLUDES(mutex_);
+  bool deactivate(PeerScheduler& peer) LINKSPAN_EXCLUDES(mutex_);
   void forget(PeerScheduler& peer) LINKSPAN_EXCLUDES(mutex_);
 
   std::atomic<std::uint64_t> last_transfer_{0};
