@@ -27,11 +27,16 @@ Result<NotificationRing> NotificationRing::open(const base::Fd& ring) {
   return NotificationRing(*std::move(page));
 }
 
-Status NotificationRing::put(std::span<const std::byte> message) {
+Status NotificationRing::check(std::span<const std::byte> message) {
   if (message.size() > kMaxMessage)
     return {Code::invalid_argument, Scope::request,
             "a message of " + std::to_string(message.size()) + " bytes; at most " +
                 std::to_string(kMaxMessage)};
+  return {};
+}
+
+Status NotificationRing::put(std::span<const std::byte> message) {
+  if (Status status = check(message); !status.ok()) return status;
   const std::uint64_t waiting = position_ - page_[kRead].load(std::memory_order_acquire);
   if (waiting > kElements)
     return {Code::corrupt, Scope::peer, "the peer claims to have read more than was written"};

@@ -5,7 +5,7 @@
 // the peer as soon as the writer's next poll finds its transfer complete. If the reader does not
 // poll, the ring fills up: the writer gets no_resource and asks over the socket that the ring be
 // drained (Session). A reader that sleeps requests a doorbell, which is the same frame.
-// What the other side writes is hostile.
+// The reader trusts nothing that the other side writes.
 // Threads: each side externally synchronised; the two sides share atomics.
 // Invariants: each side trusts its own position and checks the other's against it.
 #pragma once
@@ -29,6 +29,8 @@ class NotificationRing {
       const base::Fd& ring);  ///< For the writer; as SharedPage::open().
   base::Fd release_fd() noexcept { return page_.release_fd(); }  ///< After create() only.
 
+  /// Returns OK, or invalid_argument for a message over kMaxMessage.
+  static Status check(std::span<const std::byte> message);
   /// Writer: stores a message. no_resource: the ring is full until the reader consumes some.
   /// corrupt: the reader claims to have read more than was written. invalid_argument: the message
   /// is longer than kMaxMessage.

@@ -176,6 +176,7 @@ Status Session::start() {
 }
 
 Status Session::notify(std::span<const std::byte> message) {
+  if (Status status = NotificationRing::check(message); !status.ok()) return status;
   if (!outgoing_) return send(FrameOp::notify, 0, encode_notify(message));
   if (disconnected_)
     return {Code::disconnected, Scope::peer, "the connection to " + describe() + " is closed"};

@@ -212,10 +212,6 @@ void EngineImpl::on_disconnected(control::Session& session) {
 }
 
 Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message) {
-  if (message.size() > Inbox::kMaxMessage)
-    return {Code::invalid_argument, Scope::request,
-            "a message of " + std::to_string(message.size()) + " bytes; at most " +
-                std::to_string(Inbox::kMaxMessage)};
   const auto found = peers_.find(peer);
   return found == nullptr ? not_connected(peer) : found->notify(message);
 }
