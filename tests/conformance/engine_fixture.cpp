@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "linkspan/compat/ipc.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace {
@@ -78,7 +79,7 @@ class Ordered {
 
  private:
   void take_turn() {
-    if (engine_ != nullptr) (void)engine_->dump();
+    if (engine_ != nullptr) order_accesses(*engine_);
   }
   Engine* const engine_;
 };

@@ -8,6 +8,7 @@
 #include "linkspan/completion_queue.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/kinds.hpp"
+#include "tests/support/sanitizer_order.hpp"
 #include "tests/support/sanitizers.hpp"
 
 namespace linkspan::test {
@@ -78,7 +79,7 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
   EXPECT_EQ(code, 0) << "the step that was not refused; -1: it hung";
 
   EXPECT_EQ(flying.wait(10s).to_string(), "ok");
-  (void)pair.engine.dump();  // takes the lock of the thread that reported to the queue
+  test::order_accesses(pair.engine);  // with the thread that reported to the queue
   EXPECT_EQ(queue.take(), std::vector<std::uint64_t>{7});
   EXPECT_EQ(finished(pair.peer.write(here.region, there, {&rest, 1})).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");

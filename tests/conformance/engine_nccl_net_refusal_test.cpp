@@ -32,7 +32,7 @@ TEST(EngineNcclNetRefuses, APluginThatCannotBeLoaded) {
 TEST(EngineNcclNetRefuses, APluginThatFailsToStart) {
   PluginSettings settings;
   settings.set("FAIL=devices:0:3");
-  // Of a version that nothing else in this process loads.
+  // The plugin has a version that nothing else in this process loads.
   expect_says(with_file(plugin_file("-v11")).status(), Code::internal,
               {"linkspan-test (v11)", "devices answered ncclInternalError"});
   settings.clear();

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace published_sets_test {
@@ -68,7 +69,7 @@ class Reader {
     }
     for (const Transfer& each : moved) all = each.wait(20s).ok() && all;
     if (!all) return std::nullopt;
-    (void)engine_.dump();  // orders copies and comparisons for the sanitizer
+    test::order_accesses(engine_);
     std::uint64_t generation = 0;
     std::memcpy(&generation, held_[0].at(0), sizeof(generation));
     for (std::size_t i = 1; i < kRegions; ++i) {

@@ -256,7 +256,7 @@ TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
 
 class StreamOrderWires : public StreamOrderGpu, public ::testing::WithParamInterface<int> {};
 
-/// What a wire has pinned for a transfer is freed when the transfer ends.
+/// A wire frees the memory that it pinned for a transfer when the transfer ends.
 TEST_P(StreamOrderWires, APeerThatEndsBehindAHeldStreamHoldsUpNoOther) {
   const int wire = GetParam();
   HeldStream stream;

@@ -9,6 +9,7 @@
 
 #include "linkspan/device/packet.cuh"
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace window_test {
@@ -82,7 +83,7 @@ class Windows : public ::testing::TestWithParam<By> {
   }
   /// Orders the next accesses for the sanitizer. A remote peer orders them really, which no
   /// sanitizer sees.
-  static void order(Side& side) { (void)side.engine.dump(); }
+  static void order(Side& side) { test::order_accesses(side.engine); }
 
   Side left_{"left"}, right_{"right"};
 };

@@ -8,6 +8,7 @@
 #include "tests/conformance/engine_world.hpp"
 #include "tests/faults/usage.hpp"
 #include "tests/support/delay_line.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace again_test {
@@ -47,10 +48,10 @@ class Again : public ::testing::TestWithParam<Notices> {
       });
     here_.fill(++seed_);
     far_.fill("there", seed_ + 1);
-    (void)engine_.dump();  // orders the accesses here before the data that arrive
+    test::order_accesses(engine_);
     far_.start("there", "here", kCount);
     EXPECT_EQ(far_.ends(), std::vector<std::string>(kCount, "ok"));
-    (void)engine_.dump();
+    test::order_accesses(engine_);
     EXPECT_EQ(here_.difference(seed_, {{0, seed_ + 1, 0, kBytes}}), "");
     ++seed_;
     far_.notify({"from afar"});

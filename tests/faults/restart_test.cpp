@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace restart_test {
@@ -74,10 +75,10 @@ TEST_P(Restart, AtTheSameAddressNothingOldReachesTheNewOne) {
     // Each new life finds what this side has published.
     far->accept();
     far->fill("private", 4);
-    (void)engine.dump();  // orders the accesses here before the data that arrive
+    test::order_accesses(engine);
     far->start("private", "near", 1);
     EXPECT_EQ(far->ends(), std::vector<std::string>{"ok"});
-    (void)engine.dump();
+    test::order_accesses(engine);
     EXPECT_EQ(here.difference(1, {{0, 4, 0, kMiB}}), "");
     here.fill(1);
     for (int i = 0; i < 32; ++i)  // in flight when it dies
