@@ -7,49 +7,34 @@
 
 #include "memory/descriptor.hpp"
 #include "tests/support/take.hpp"
+#include "tests/unit/stub_transport.hpp"
 
 namespace linkspan::engine {
 namespace keys_test {
 
 using test::take;
-using transport::Capabilities, transport::Channel, transport::Endpoint, transport::Mapping;
 
 /// A transport of which nothing but its name and its key is asked.
-class Named final : public transport::Transport {
+class Named final : public test::StubTransport {
  public:
   struct As {
     bool leaves_host = false, fds = false, last_fd = false, refuses = false;
   };
   Named(std::string name, As as)
-      : name_(std::move(name)), as_(as), capabilities_{.leaves_host = as.leaves_host} {}
+      : StubTransport({.leaves_host = as.leaves_host}), name_(std::move(name)), as_(as) {}
 
   std::string_view name() const noexcept override { return name_; }
-  const Capabilities& capabilities() const noexcept override { return capabilities_; }
-  Result<memory::PublishedKey> publish(const memory::Region&) override {
+  Result<memory::PublishedKey> publish(const memory::Region& region) override {
     if (as_.refuses) return none();
-    memory::PublishedKey key{.bytes = {std::byte{7}}, .fds = {}};
-    if (as_.fds) key.fds.push_back(std::make_shared<base::Fd>(::eventfd(0, EFD_CLOEXEC)));
-    if (as_.last_fd) key.last_fd = [] { return base::Fd::from("", ::eventfd(0, EFD_CLOEXEC)); };
+    auto key = StubTransport::publish(region);
+    if (as_.fds) key->fds.push_back(std::make_shared<base::Fd>(::eventfd(0, EFD_CLOEXEC)));
+    if (as_.last_fd) key->last_fd = [] { return base::Fd::from("", ::eventfd(0, EFD_CLOEXEC)); };
     return key;
-  }
-  Status retract(const memory::Region&, bool) override { return {}; }
-  Status forget(const memory::Region&) override { return {}; }
-  Result<std::unique_ptr<Mapping>> import_key(transport::RemoteKey, base::Deadline) override {
-    return none();
-  }
-  std::vector<transport::CopyCount> copies() const override { return {}; }
-  std::vector<std::byte> address() const override { return {}; }
-  Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte>, Channel&,
-                                            base::Deadline) override {
-    return none();
   }
 
  private:
-  static Status none() { return {Code::unsupported, Scope::transport, "not asked"}; }
-
   const std::string name_;
   const As as_;
-  const Capabilities capabilities_;
 };
 
 class KeysOf : public ::testing::Test {

@@ -165,6 +165,20 @@ TEST_F(Messages, TimeOut_WhenNobodyReceives) {
 class RawMessages : public Messages {
  protected:
   Transfer receive_raw() { return take(raw_.peer().recv(1, room_.data(), room_.size(), {})); }
+  /// Offers a message with a descriptor of that Engine, which has no key of a transport.
+  void offer_with_key_of(std::uint64_t incarnation) {
+    const auto descriptor =
+        memory::encode({.name = {},
+                        .id = {.incarnation = incarnation, .buffer = 0, .serial = 1},
+                        .kind = MemoryKind::host,
+                        .peers = {.read = true},
+                        .gpu = {},
+                        .bytes = 64,
+                        .keys = {}});
+    raw_.send(FrameOp::offer, 1,
+              control::encode(control::MessageOffer{
+                  .tag = 1, .bytes = 64, .serial = 1, .descriptor = descriptor}));
+  }
 
   Bytes room_ = Bytes(64);
   RawPeer raw_{far_};
@@ -206,33 +220,14 @@ TEST_F(RawMessages, ThatAreMalformedDropThePeer) {
 
 TEST_F(RawMessages, WithAKeyOfAnotherEngineDropThePeer) {
   const Transfer received = receive_raw();
-  const auto descriptor = memory::encode({.name = {},
-                                          .id = {.incarnation = 4711, .buffer = 0, .serial = 1},
-                                          .kind = MemoryKind::host,
-                                          .peers = {.read = true},
-                                          .gpu = {},
-                                          .bytes = 64,
-                                          .keys = {}});
-  raw_.send(FrameOp::offer, 1,
-            control::encode(control::MessageOffer{
-                .tag = 1, .bytes = 64, .serial = 1, .descriptor = descriptor}));
+  offer_with_key_of(4711);
   raw_.expect_dropped();
   EXPECT_TRUE(is(received.wait(10s), Code::disconnected));
 }
 
 TEST_F(RawMessages, WithAKeyThatDoesNotOpenEndBothSides) {
   const Transfer received = receive_raw();
-  const auto descriptor =
-      memory::encode({.name = {},
-                      .id = {.incarnation = test::kRawIncarnation, .buffer = 0, .serial = 1},
-                      .kind = MemoryKind::host,
-                      .peers = {.read = true},
-                      .gpu = {},
-                      .bytes = 64,
-                      .keys = {}});
-  raw_.send(FrameOp::offer, 1,
-            control::encode(control::MessageOffer{
-                .tag = 1, .bytes = 64, .serial = 1, .descriptor = descriptor}));
+  offer_with_key_of(test::kRawIncarnation);
   EXPECT_TRUE(is(received.wait(10s), Code::unreachable, "a key for no transport of ours"));
   const auto finished = take(control::decode_finished(raw_.next(FrameOp::finished).payload));
   EXPECT_TRUE(is(finished.status, Code::unreachable));

@@ -6,49 +6,32 @@
 
 #include "tests/support/take.hpp"
 #include "tests/unit/cuda_fixture.hpp"
+#include "tests/unit/stub_transport.hpp"
 
 namespace linkspan::engine {
 namespace unregistered_buffers_test {
 
 using test::take;
-using transport::Capabilities, transport::Channel, transport::Endpoint, transport::Mapping;
 
 /// A transport that only remembers what is published.
-class Publisher final : public transport::Transport {
+class Publisher final : public test::StubTransport {
  public:
-  explicit Publisher(bool leaves_host) : capabilities_{.leaves_host = leaves_host} {}
+  explicit Publisher(bool leaves_host) : StubTransport({.leaves_host = leaves_host}) {}
 
   std::string_view name() const noexcept override { return "publisher"; }
-  const Capabilities& capabilities() const noexcept override { return capabilities_; }
   Result<memory::PublishedKey> publish(const memory::Region& region) override {
     if (fails) return Status(Code::system, Scope::process, "no key today");
     published.insert(region.facts().id.serial);
-    return memory::PublishedKey{.bytes = {std::byte{7}}, .fds = {}};
+    return StubTransport::publish(region);
   }
-  Status retract(const memory::Region& region, bool) override { return withdraw(region); }
-  Status forget(const memory::Region& region) override { return withdraw(region); }
-  Result<std::unique_ptr<Mapping>> import_key(transport::RemoteKey, base::Deadline) override {
-    return none();
-  }
-  std::vector<transport::CopyCount> copies() const override { return {}; }
-  std::vector<std::byte> address() const override { return {}; }
-  Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte>, Channel&,
-                                            base::Deadline) override {
-    return none();
-  }
-
-  bool fails = false, busy = false;
-  std::set<std::uint64_t> published;  ///< The serials.
-
- private:
-  Status withdraw(const memory::Region& region) {
+  Status forget(const memory::Region& region) override {
     if (busy) return {Code::busy, Scope::peer, "a peer uses it"};
     if (published.erase(region.facts().id.serial) != 0) return {};
     return {Code::not_found, Scope::request, "not published"};
   }
-  static Status none() { return {Code::unsupported, Scope::transport, "not asked"}; }
 
-  const Capabilities capabilities_;
+  bool fails = false, busy = false;
+  std::set<std::uint64_t> published;  ///< The serials.
 };
 
 /// Two transports, of which one leaves the host.
