@@ -24,7 +24,7 @@ struct Context {
   const base::Log* log = nullptr;
 };
 
-/// What a transport finds on this machine, for `linkspan doctor`.
+/// Reports what a transport has found on this machine, for `linkspan doctor`.
 struct Finding {
   std::string area, name, found;
   std::string remedy;    ///< Empty: all is well.

@@ -114,7 +114,7 @@ TEST_F(DriverShimOnDevice, CountsWhatIsMadeAndNotGivenBack) {
   EXPECT_EQ(held(), "");
 }
 
-/// What the failed call leaves is due to the order, so it counts as ended.
+/// The shim counts memory as freed if it was ordered to fail the call that frees it.
 TEST_F(DriverShimOnDevice, DoesNotBlameTheCallerOfAnEnderThatItFailed) {
   {
     const auto memory = take(DeviceBuffer::create(enter(), 4096));

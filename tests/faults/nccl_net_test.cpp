@@ -14,8 +14,8 @@ constexpr Duration kDeadline = 10s;
 
 /// Which end of a message has the fault.
 enum class Role : std::uint8_t { sender, receiver };
-/// What the next comm does after the fault. If the far process has the fault, the next comm has it
-/// too, because its environment stays. It works as long as it carries less.
+/// Says what the next comm does after the fault. If the far process has the fault, the next comm
+/// has it too, because its environment stays. It works as long as it carries less.
 enum class Next : std::uint8_t { good, unknown };
 
 struct Fault {

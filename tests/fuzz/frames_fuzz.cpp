@@ -79,7 +79,7 @@ struct NoWriter final : control::SessionWriter {
   void write_when_ready(std::uint64_t) override {}
 };
 
-/// What that all inputs share.
+/// Holds the Engine and the memory that all inputs share.
 struct World {
   Elsewhere elsewhere;  // first: it forks
   const base::Log log{base::Level::off, base::stderr_sink()};

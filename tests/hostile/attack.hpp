@@ -29,7 +29,7 @@ struct Attack {
 
   std::string name;  ///< Used in a test's name: letters and digits.
   Run run = nullptr;
-  /// What it must have done at least, in the time that a test gives it.
+  /// Minimum of `done` in the time that a test gives the attack.
   std::uint64_t least = 1;
   unsigned threads = 1;
   /// How the attack ends: by the test's request, by a kill, or by SIGSTOP during its work and a

@@ -21,7 +21,7 @@
 
 namespace linkspan::test {
 
-/// What a cable does to packets in both directions.
+/// Describes what a cable does to packets, in both directions.
 enum class Cable : std::uint8_t {
   plain,
   lossy,                     ///< One packet in a hundred does not arrive.

@@ -385,7 +385,7 @@ class FakePeer {
   FakeEndpoint* endpoint;                                  // the scheduler's
 };
 
-/// What a PeerScheduler needs beside its peer.
+/// Makes what a PeerScheduler needs beside its peer.
 class EngineFixture : public ::testing::Test {
  protected:
   using Transfer = std::shared_ptr<engine::TransferState>;  // also the scheduler's

@@ -24,7 +24,7 @@ struct Index {
 };
 Index threadIdx, blockIdx, gridDim;  // NOLINT(readability-identifier-naming): CUDA's
 
-/// What the lanes of a warp have passed, call by call.
+/// Records the arguments of the lanes of a warp, call by call.
 std::vector<unsigned> given[32];
 std::size_t calls = 0;
 bool first_time = true;

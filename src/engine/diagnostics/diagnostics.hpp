@@ -17,7 +17,7 @@ namespace linkspan::engine {
 
 class Diagnostics {
  public:
-  /// What Diagnostics use. All of it outlives them.
+  /// Names the parts of the Engine that Diagnostics describe. They outlive it.
   struct DiagnosticSources {
     const control::Identity& identity;
     const cuda::Topology* topology;  ///< Null without a GPU.

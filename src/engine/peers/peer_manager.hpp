@@ -33,7 +33,7 @@ class PeerManager {
     std::uint64_t id = 0;
     std::string name;
   };
-  /// What a PeerManager uses. All of it outlives the PeerManager.
+  /// Names the parts of the Engine that a PeerManager calls. They outlive it.
   struct PeerServices {
     const base::Options& options;
     const control::Identity& identity;

@@ -34,7 +34,8 @@ namespace linkspan::engine {
 
 class PeerScheduler;
 
-/// What the PeerSchedulers of an Engine need of it. Threads: any thread, also under their mutexes.
+/// Receives what PeerSchedulers report to their Engine. Threads: any thread, also under their
+/// mutexes.
 class SchedulerEvents {
  public:
   virtual std::uint64_t new_transfer_id() noexcept = 0;  ///< Unique in the Engine, from 1.

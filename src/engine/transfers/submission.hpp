@@ -24,7 +24,7 @@ class EngineImpl;
 
 class Submission {
  public:
-  /// What a Submission uses. All of it outlives the Submission.
+  /// Names the parts of the Engine that a Submission calls. They outlive it.
   struct SubmissionServices {
     const EngineImpl* engine;  ///< Identifies the Engine's own handles.
     memory::Registry& registry;
