@@ -70,14 +70,27 @@ TEST_F(PeerTableTest, CallsAnIdlePeerNoMore_UntilItHasWork) {
   EXPECT_TRUE(is_active(peer)) << "its Endpoints may have work already";
   settle();
   EXPECT_FALSE(is_active(peer));
+  const base::Time at = now();
+  (void)table_.poll(at);  // asks idle peers too, for the next second
   const auto before = transport_calls().all();
-  table_.progress(now());
-  EXPECT_EQ(table_.poll(now()).when, When::idle);
+  table_.progress(at);
+  EXPECT_EQ(table_.poll(at).when, When::idle);
   EXPECT_EQ(transport_calls().all(), before);
   table_.activate(*peer.scheduler);
   table_.activate(*peer.scheduler);
   table_.progress(now());
   EXPECT_EQ(transport_calls().progress, before[2] + 1) << "it is in the list once";
+}
+
+TEST_F(PeerTableTest, PollsAnIdlePeerAgain_WhoseWorkCameByNoCallOfTheEngine) {
+  auto& peer = add(1);
+  settle();
+  const base::Time begin = now();
+  peer.endpoint->set_hint({.when = When::at, .at = begin + 1h});
+  EXPECT_FALSE(is_active(peer));
+  (void)table_.poll(begin + 2s);
+  EXPECT_TRUE(is_active(peer));
+  EXPECT_EQ(table_.poll(begin + 2s).at, begin + 1h);
 }
 
 TEST_F(PeerTableTest, KeepsAPeer_ThatHasWorkAtATime) {

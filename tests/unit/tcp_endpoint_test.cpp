@@ -138,6 +138,22 @@ TEST(TcpEndpoint, DropsAPeerThatStaysWithoutAConnection) {
 }
 
 /// The Engine's close() waits until its endpoints are idle.
+/// It would stay up without carrying data until somebody polls it for another reason.
+TEST(TcpEndpoint, AsksToBePolled_UntilItDropsAPeerWhoseConnectionsFailed) {
+  Asking asking(8, 8, 2);
+  const Status denied(Code::permission_denied, Scope::peer, "no");
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(denied).ok());
+  EXPECT_EQ(asking.refusal().code(), Code::permission_denied);
+  EXPECT_EQ(asking.endpoint->poll_hint().when, PollHint::When::now);
+  asking.endpoint->progress(asking.ends);
+  const Duration left = asking.poll_hint();
+  EXPECT_GT(left, 0s);
+  asking.clock.advance(left);
+  asking.endpoint->progress(asking.ends);
+  EXPECT_EQ(asking.channel.given_up.code(), Code::permission_denied);
+  EXPECT_EQ(asking.endpoint->poll_hint().when, PollHint::When::idle);
+}
+
 TEST(TcpEndpoint, HoldsUpNoCloseWhereConnectionsAreMissing) {
   Asking asking(8, 8, 2);
   EXPECT_TRUE(asking.comes(full()).ok());

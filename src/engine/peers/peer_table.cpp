@@ -80,6 +80,20 @@ void PeerTable::forget(PeerScheduler& peer) {
   peers_.erase(peer.id());
 }
 
+/// Activates idle peers that have got work by no call of the engine, such as a write of the peer on
+/// a data connection, whose pauses have a bound. Returns whether there was one.
+bool PeerTable::find_work(base::Time now) {
+  if (now < check_idle_at_) return false;
+  bool found = false;
+  for (const auto& peer : all()) {
+    if (peer->active || !peer->has_work()) continue;
+    activate(*peer);
+    found = true;
+  }
+  check_idle_at_ = now + kIdleCheck;
+  return found;
+}
+
 std::shared_ptr<PeerScheduler> PeerTable::active_at(std::size_t index) const {
   const base::MutexLock lock(mutex_);
   return index < active_.size() ? active_[index] : nullptr;
@@ -113,6 +127,7 @@ transport::PollHint PeerTable::poll(base::Time now) {
       ++i;
     }
   }
+  if (find_work(now)) next = {.when = When::now};
   return next;
 }
 

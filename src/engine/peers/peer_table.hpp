@@ -1,7 +1,7 @@
 // engine/peers/peer_table.hpp - all peers of an Engine, and those of them that have work.
 //
 // On the path of a byte: only the look-up of the peer. The ProgressThread polls the peers that have
-// work; a peer without costs nothing, however many there are.
+// work, and asks the others once a second whether they have got some.
 // Threads: any thread, also under a PeerScheduler's mutex except where noted; poll() one thread.
 // Invariants: no PeerScheduler is called or destroyed under this mutex. A peer that has work is in
 // the list of active ones, or the thread that gave it the work is about to add it.
@@ -69,14 +69,18 @@ class PeerTable final : public SchedulerEvents {
   void on_quiet() noexcept override LINKSPAN_EXCLUDES(mutex_);
 
  private:
+  static constexpr Duration kIdleCheck = std::chrono::seconds(1);
+
   std::shared_ptr<PeerScheduler> active_at(std::size_t index) const LINKSPAN_EXCLUDES(mutex_);
   std::size_t active_count() const LINKSPAN_EXCLUDES(mutex_);
   bool deactivate(PeerScheduler& peer) LINKSPAN_EXCLUDES(mutex_);
   void forget(PeerScheduler& peer) LINKSPAN_EXCLUDES(mutex_);
+  bool find_work(base::Time now) LINKSPAN_EXCLUDES(mutex_);
 
   std::atomic<std::uint64_t> last_transfer_{0};
   std::atomic<std::uint64_t> changes_{0};
   std::atomic<unsigned> waiters_{0};  // in wait_for_change()
+  base::Time check_idle_at_{};        // poll()'s
   mutable base::Mutex mutex_;
   base::Condition changed_;
   std::map<std::uint64_t, std::shared_ptr<PeerScheduler>> peers_ LINKSPAN_GUARDED_BY(mutex_);

@@ -268,7 +268,8 @@ PollHint TcpEndpoint::poll_hint() const {
   if (closed_ || disconnected_ || leaving_) return {};
   if (give_up_at_ && *give_up_at_ != base::Time::max())
     return {.when = PollHint::When::at, .at = *give_up_at_};
-  if (group_->has_failed()) return {};
+  if (group_->has_failed())
+    return {.when = give_up_at_ ? PollHint::When::idle : PollHint::When::now};
   base::Time at = connections_ == 0 ? now + drop_at_.left() : base::Time::max();
   if (ask_again_at_) at = std::min(at, *ask_again_at_);
   if (at == base::Time::max()) return {};
