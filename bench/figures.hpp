@@ -18,7 +18,7 @@ inline double median(std::vector<double> all) {
   return all[all.size() / 2];
 }
 
-/// Of all threads of this process, in user code and in the kernel.
+/// Returns the CPU time of all threads of this process, in user code and in the kernel.
 inline double cpu_seconds() {
   rusage use{};
   ::getrusage(RUSAGE_SELF, &use);

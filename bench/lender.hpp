@@ -15,7 +15,7 @@
 namespace linkspan::bench {
 
 inline constexpr int kSourceGpu = 0, kTargetGpu = 1;
-/// What the second process of the program is started with.
+/// The argument that makes the program its own second process.
 inline constexpr const char* kLenderVerb = "--lender";
 
 class GpuMemory {

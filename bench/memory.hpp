@@ -19,7 +19,7 @@
 
 namespace linkspan::bench {
 
-/// Of a GPU, or of the host where there is none.
+/// Owns memory of a GPU, or of the host if no GPU is given.
 class Memory {
  public:
   static constexpr std::uint64_t kAlignment = 4096;

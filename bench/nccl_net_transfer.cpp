@@ -68,7 +68,8 @@ class Bare {
     return bare;
   }
 
-  /// What comes stays where the plugin has put it: of the device type UNPACK in its pool.
+  /// Receives once. The bytes stay where the plugin puts them: for the device type UNPACK in its
+  /// pool.
   Result<Duration> run() {
     const auto deadline = base::Deadline::after(base::Clock::steady(), kLimit);
     const auto begin = base::Clock::steady().now();

@@ -110,8 +110,8 @@ Result<double> pinned_rate(const Memory& memory, bool to_gpu, unsigned runs) {
   return median(rates);
 }
 
-/// Of pages the ceiling is the same bytes in one piece, by the Engine too; else the slower of the
-/// bare sockets and the bare copies between the GPUs and pinned memory.
+/// Measures one case beside its ceiling: for pages the same bytes as one block, by the Engine too;
+/// else the slower of the bare sockets and the bare copies between the GPUs and pinned memory.
 Status measure(const Case& c, std::span<const cuda::Device* const> gpus, unsigned streams,
                std::uint64_t bytes, unsigned runs, Json& rows) {
   auto from = Memory::create(c.from_gpu ? gpus.front() : nullptr, bytes);

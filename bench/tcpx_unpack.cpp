@@ -194,7 +194,7 @@ class Bench {
                             (std::string(shape.suffix) + ", " + std::to_string(i)).c_str());
           !s.ok())
         return s;
-    // What takes a launch, and apart from it what takes 16k calls.
+    // Times what takes one launch, and separately what takes 16k calls.
     const Run quick[] = {all[0], all[3], all[4]}, slow[] = {all[0], all[1], all[2], all[5]};
     const auto fast = time(quick, runs_), loops = time(slow, std::max(runs_ / 20, 3u));
     if (!fast.ok()) return fast.status();

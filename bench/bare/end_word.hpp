@@ -25,9 +25,9 @@ class EndWord {
  public:
   static Result<EndWord> create(const cuda::DeviceScope& scope);
 
-  /// Where kernels and copies find it.
+  /// Returns the address for kernels and copies.
   cuda::CUdeviceptr address() const noexcept { return memory_.device_address(); }
-  /// Behind all that is in the stream. Values rise.
+  /// Writes `value` after all work that is in the stream. Values must rise.
   Status write(const cuda::DeviceScope& scope, cuda::Stream& stream, std::uint64_t value) const {
     return stream.write_value(scope, memory_.device_address(), value);
   }

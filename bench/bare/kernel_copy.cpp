@@ -10,7 +10,7 @@ namespace {
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32;
 constexpr std::uint64_t kMinEntry = 4096, kMaxEntry = 65536;  // of a warp
 
-/// As the kernel reads it: LinkspanPages.
+/// Has the layout of the kernel's parameter LinkspanPages.
 struct PagesParameter {
   std::uint64_t to, from, page_bytes, part_bytes;
   cuda::CUdeviceptr to_index, from_index;
@@ -116,7 +116,7 @@ Status KernelCopy::upload(const cuda::DeviceScope& scope, const KernelPages& pag
   return stream_.synchronize(scope);
 }
 
-/// As coarse as it may be with work for every warp.
+/// Returns the largest size that still gives work to every warp.
 std::uint64_t KernelCopy::entry_bytes(std::uint64_t bytes) const {
   const auto sms = static_cast<std::uint64_t>(std::max(device_.info().sm_count, 1));
   return std::clamp(std::bit_floor(bytes / (sms * kWarps)), kMinEntry, kMaxEntry);

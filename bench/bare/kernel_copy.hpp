@@ -21,7 +21,7 @@
 
 namespace linkspan::bare {
 
-/// As the kernel reads it.
+/// One copy, in the layout that the kernel reads.
 struct KernelPiece {
   std::uint64_t to, from, bytes;
 };
@@ -65,7 +65,7 @@ class KernelCopy {
   const cuda::Device& device_;
   cuda::Stream stream_;
   EndWord word_, aborted_;
-  cuda::DeviceBuffer abort_;  // zero: nobody does
+  cuda::DeviceBuffer abort_;  // zero: no abort
   std::optional<cuda::PinnedBuffer> list_;
   std::optional<cuda::DeviceBuffer> gpu_list_;
   std::uint64_t runs_ = 0;  // what the word holds after the last one

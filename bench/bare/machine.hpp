@@ -21,7 +21,7 @@ struct Machine {
 /// `topology` may be null: no GPU.
 Machine describe_machine(const cuda::Topology* topology);
 
-/// As the driver says: one GPU's copies and kernels may reach the other's memory.
+/// Asks the driver whether copies and kernels of one GPU may access the other's memory.
 Result<bool> can_access_peer(const cuda::Device& from, const cuda::Device& to);
 
 }  // namespace linkspan::bare

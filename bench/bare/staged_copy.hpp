@@ -25,7 +25,7 @@ namespace linkspan::bare {
 
 class StagedCopy {
  public:
-  /// Of `threads` threads with kSlots slots of `slot_bytes` bytes each.
+  /// Starts `threads` threads with kSlots staging buffers of `slot_bytes` bytes each.
   static Result<std::unique_ptr<StagedCopy>> create(const cuda::Device& device, unsigned threads,
                                                     std::uint64_t slot_bytes);
   ~StagedCopy();
@@ -45,7 +45,7 @@ class StagedCopy {
     std::uint64_t sent = 0;  // what the word holds after the last copy
     Status status{};
   };
-  /// Of one run; null host: the threads end.
+  /// Describes one run. Null `host`: the threads end.
   struct Job {
     bool to_gpu = false;
     cuda::CUdeviceptr gpu = 0;

@@ -20,7 +20,7 @@ constexpr std::uint64_t kBound = 2'000'000'000;
 
 enum class Way { put_signal, packets, bare };
 
-/// Bytes there and back, `rounds` times; `first` is who begins.
+/// Sends bytes there and back `rounds` times. The side with `first` begins.
 template <Way W>
 __global__ void __launch_bounds__(1024)
     ping_pong(Window w, const unsigned char* source, std::uint64_t bytes, std::uint32_t rounds,
@@ -245,7 +245,7 @@ class Bench : TwoGpus {
       const Side& s = sides_[i];
       must(cudaSetDevice(i), "cudaSetDevice");
       must(cudaMemset(s.pad, 0, layout_.bytes()), "cudaMemset");
-      // What the proxy sends lies in the local region.
+      // The proxy sends from the local region.
       fill<<<64, 256, 0, s.stream>>>(reinterpret_cast<unsigned*>(s.data + kLarge / 2), bytes / 4,
                                      static_cast<std::uint64_t>(i + 7));
       must(cudaStreamSynchronize(s.stream), "fill");

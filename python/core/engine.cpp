@@ -24,7 +24,7 @@ class PyEngine {
   PyEngine& operator=(const PyEngine&) = delete;
   ~PyEngine() {
     const Released released;
-    // What the user did not wait for in close() is not waited for here.
+    // Transfers that close() did not wait for are not waited for here.
     std::optional<InterruptCheck> at_once;
     if (interrupted_) at_once.emplace([] { return true; });
     engine_.reset();

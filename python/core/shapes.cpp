@@ -88,7 +88,8 @@ void append_indices(nb::handle value, const char* what, std::vector<std::uint32_
   }
 }
 
-/// Where they are: a kernel reads them. None: they are not on a GPU.
+/// Returns the indices where they are, for a kernel to read. Returns nullopt if they are not on a
+/// GPU.
 std::optional<std::span<const std::uint32_t>> gpu_indices(nb::handle value, const char* what) {
   if (nb::isinstance<nb::list>(value)) return std::nullopt;
   const nb::object found =

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   std::uint32_t round = 0;
   for (; round < count; ++round) {
     const std::uint64_t begin = nanoseconds();
-    // The bytes, then the signal: whoever sees the one sees the others.
+    // The bytes, then the signal: a kernel that sees the signal sees the bytes.
     outcome = put_signal<S>(window, 0, data, bytes, kData);
     if (outcome != Outcome::ok) break;
     outcome = wait_signal<S>(window, kAck, before + round + 1, bound);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   *report = {outcome, outcome == Outcome::ok ? 1u : 0u};
 }
 
-/// Of one block that is the scope; more than a block only of block scope.
+/// Returns a launch of as many threads as the scope has. Only the block scope takes several blocks.
 cudaLaunchConfig_t config_of(Scope scope, unsigned ctas, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = {ctas, 1, 1};

@@ -1,4 +1,4 @@
-// What simple_write.cpp launches; the kernels are in kernels.cu.
+// Declares what simple_write.cpp launches; the kernels are in kernels.cu.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,10 +11,10 @@ namespace simple_write {
 
 enum Signal : std::uint32_t { kData, kAck, kSignals };
 
-/// What a kernel tells the host.
+/// Reports a kernel's end to the host.
 struct Report {
   linkspan::device::Outcome outcome;
-  std::uint32_t rounds;  ///< That were complete.
+  std::uint32_t rounds;  ///< Complete ones.
 };
 
 /// A series of rounds: the initiator puts `bytes` bytes and raises kData, the target answers by

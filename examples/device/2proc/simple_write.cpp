@@ -3,7 +3,7 @@
 //
 // Two processes, one GPU each: the initiator's kernel puts and signals, the target's kernel waits
 // for the signal and answers, the target's CPU verifies every byte. They find each other by a store
-// that speaks the protocol of PyTorch's TCPStore; whoever comes first serves it.
+// that speaks the protocol of PyTorch's TCPStore; the first process serves it.
 //
 //   simple_write --mode initiator        # in one terminal
 //   simple_write --mode target           # in another; the order does not matter
@@ -102,7 +102,7 @@ T choice(const char* option, const std::string& text,
   throw BadUsage(std::string(option) + " is \"" + text + "\": one of " + names + " is wanted");
 }
 
-/// None: --help.
+/// Parses the command line. Returns nullopt for --help.
 std::optional<Options> parse(int argc, char** argv) {
   enum : int {
     kMode = 1,
@@ -211,7 +211,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// What is to be at position `i`; `seed` is another in each step.
+/// Makes the bytes that one step sends. Each step has a `seed` of its own.
 std::vector<unsigned char> pattern(std::uint64_t bytes, std::uint64_t seed) {
   std::vector<unsigned char> data(bytes);
   for (std::uint64_t i = 0; i < bytes; ++i)
@@ -310,7 +310,7 @@ class SimpleWrite {
   }
 
   void tell(const std::string& message) { must(peer_.notify(std::as_bytes(std::span(message)))); }
-  /// What the other side told next.
+  /// Returns the next message of the other side.
   std::string hear() {
     const auto end = Clock::now() + patience_;
     for (;;) {

@@ -55,7 +55,7 @@ std::optional<int> SpawnedProcess::wait(Duration timeout) {
     if (ended == pid_ || (ended < 0 && errno != EINTR)) status_ = status;
     if (status_ || deadline.passed()) break;
     pollfd readable{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-    // Where the kernel knows no pidfd (before 5.3) poll only passes the time.
+    // Before Linux 5.3, which has no pidfd, poll only passes the time.
     (void)::poll(&readable, 1,
                  pidfd_.valid() ? deadline.left_ms() : std::min(deadline.left_ms(), 10));
   }
