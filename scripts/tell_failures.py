@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Says of each test that failed why, for who reads only the end of a log.
+"""Says of each test that failed why, for readers of the end of a log.
 
     tell_failures.py CTEST.xml       what `ctest --output-junit CTEST.xml` has written
 
-Of gtest's output each failure with the lines after it, of any other output its last lines.
+Of gtest's output the names of the tests that failed, and the first failures with the lines after
+them; of any other output its last lines.
 """
 
 import itertools
@@ -12,20 +13,23 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-LINES = 12
-FAILURES = 5  # of one program
+LINES = 8
+FAILURES = 3  # of one program
+COLUMNS = 240
+NAME = re.compile(r"\[  FAILED  \] ([^ ,]+)")
 
 
 def reasons(output: str) -> list[str]:
     lines = output.splitlines()
     failures = [i for i, line in enumerate(lines) if re.search(r": (Failure|error:)", line)]
+    names = dict.fromkeys(found[1] for line in lines if (found := NAME.match(line)))
+    told = [f"[  FAILED  ] {name}" for name in names if "." in name]
     if not failures:
-        return lines[-LINES:]
-    told: list[str] = []
+        return told + lines[-LINES:]
     for i in failures[:FAILURES]:
         # Up to the line with the test's name.
         ended = itertools.takewhile(lambda line: not line.startswith("[ RUN"), lines[i:][:LINES])
-        told += ended
+        told += [line[:COLUMNS] for line in ended]
     return told
 
 

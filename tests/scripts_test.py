@@ -384,10 +384,14 @@ class Skips(unittest.TestCase):
             self.assertTrue(told.getvalue().endswith(".r: T.B\n"))
 
     def test_why_they_failed_is_told(self):
-        gtest = "ran\nt.cpp:4: Failure\nis: 1\n[ RUN      ] Next\nt.cpp:9: Failure\nis: 2"
+        ended = "[  FAILED  ] A.B/0 (5 ms)"
+        gtest = f"ran\nt.cpp:4: Failure\nis: 1\n{ended}\n[ RUN      ] Next\nt.cpp:9: Failure\nis: 2"
+        gtest += "\n[  FAILED  ] 1 test, listed below:\n[  FAILED  ] A.B/0, where GetParam() = 1"
+        told = tell_failures.reasons(gtest)
         self.assertEqual(
-            tell_failures.reasons(gtest), ["t.cpp:4: Failure", "is: 1", "t.cpp:9: Failure", "is: 2"]
+            told[:4], ["[  FAILED  ] A.B/0", "t.cpp:4: Failure", "is: 1", ended]
         )
+        self.assertEqual(told[4:6], ["t.cpp:9: Failure", "is: 2"])
         self.assertEqual(tell_failures.reasons("one\n" * 99), ["one"] * tell_failures.LINES)
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "ctest.xml"
@@ -616,9 +620,14 @@ print("   5,1.6,5502.4,5502.4,999.0,1000.0,2,2")
             self.assertIn(why, told["absent"][0]["why"])
 
     def test_what_hangs_ends(self):
-        code, told = self.run_with("time.sleep(60)", limit=1)
+        code, told = self.run_with("time.sleep(60)", limit=2)
         self.assertEqual((code, told["rows"], len(told["absent"])), (1, [], 4))
-        self.assertIn("not done after 1 s", told["absent"][0]["why"])
+        self.assertIn("not done after 2 s", told["absent"][0]["why"])
+
+    def test_a_server_that_never_listens_is_absent(self):
+        code, told = self.run_with("", limit=0)
+        self.assertEqual((code, told["rows"], len(told["absent"])), (1, [], 4))
+        self.assertIn("the server does not listen", told["absent"][0]["why"])
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def listens(port: int) -> bool:
 
 
 def end(process: subprocess.Popen) -> str:
-    """What it said."""
+    """Kills the process if it runs, and returns its output, once."""
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
-    return process.communicate()[0]
+    return "" if process.stdout.closed else process.communicate()[0]
 
 
 def gb_per_s(said: str) -> float:
