@@ -4,10 +4,8 @@
 // the orders; the one that ends the last chunk publishes the result. For `pageable` an executor has
 // several chunks in flight, one for each staging buffer; while its GPU moves none of them it takes
 // chunks that need no buffer.
-// Memory of another process may never answer a page fault. So cross-process copies of one peer use
-// more than half of the executors only while no other order waits. A substitute starts when an
-// order still waits for kPatience, and for each executor that is still at an aborted order, at most
-// kMaxSubstitutes. It ends when the executors have returned.
+// A substitute starts when an order still waits for kPatience, and for each executor that is still
+// at an aborted order (job_queue.hpp).
 // Threads: start, abort, poll, expected: externally synchronised (under its transport's mutex).
 // Executors start with the first orders and are joined by the destructor. They block on the queue,
 // at most a millisecond while the GPU works for them, and on page faults.
@@ -17,21 +15,18 @@
 
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
-#include "base/mutex.hpp"
 #include "copy/copier.hpp"
+#include "copy/job_queue.hpp"
 
 namespace linkspan::copy {
 
-class Staging;
 class StagingStreams;
 
 class CpuCopier final : public Copier {
@@ -40,8 +35,6 @@ class CpuCopier final : public Copier {
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
   /// Minimum of a `pageable` chunk, if a staging buffer is as large; the maximum is a buffer.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
-  static constexpr std::size_t kChunkPieces = 4096;  ///< Maximum of a chunk.
-  static constexpr unsigned kMaxSubstitutes = 64;
   static constexpr Duration kPatience = std::chrono::milliseconds(10);
 
   /// Makes a copier without threads and pinned memory. Executors pin their share of `staging` bytes
@@ -69,11 +62,6 @@ class CpuCopier final : public Copier {
   unsigned threads() const noexcept { return max_threads_; }  ///< Maximum number of executors.
 
  private:
-  struct Job;
-  struct Claim {
-    Job* job;
-    std::size_t chunk;
-  };
   /// An executor that replaces one that is blocked.
   struct Substitute {
     std::atomic<bool> ended{false};
@@ -82,38 +70,24 @@ class CpuCopier final : public Copier {
 
   CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock);
 
-  Job* find(Ticket ticket);
+  CpuJob* find(Ticket ticket);
   Status start_threads(std::size_t chunks);
-  std::uint64_t staged_bytes(std::uint64_t all) const noexcept;
+  std::uint64_t chunk_bytes(Method method, std::uint64_t all) const noexcept;
   /// Runs an executor. One that `replaces` another takes no `pageable` chunks: it has no buffers.
   void execute(const std::stop_token& stop, bool replaces);
-  std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool replaces);
-  void finish(Job& job, const Status& status);
-  void drop_rest(Job& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
-  /// Returns the first queued order of which an executor may take a chunk, or null.
-  Job* choose(const Staging& staging, bool replaces) LINKSPAN_REQUIRES(mutex_);
-  bool is_within_share(const Job& job) const LINKSPAN_REQUIRES(mutex_);
-  unsigned share() const noexcept { return max_threads_ < 2 ? 1 : max_threads_ / 2; }
-  /// Starts substitutes until there are `wanted`, as far as threads can be made.
-  void substitute(std::size_t wanted) LINKSPAN_REQUIRES(mutex_);
+  /// Starts the substitutes that JobQueue::reserve_substitutes() asks for, as far as threads can be
+  /// made.
+  void substitute(const CpuJob* waiting);
 
   const unsigned max_threads_;
   const std::size_t buffer_bytes_;
   const base::Clock& clock_;
   const std::unique_ptr<StagingStreams> streams_;  // shared with the executors
-  std::vector<Job> jobs_;                          // kOrders, never moved
+  std::vector<CpuJob> jobs_;                       // kOrders, never moved
   std::vector<unsigned> free_;                     // indices of jobs_
   std::uint64_t accepted_ = 0;
   base::Time last_due_{};
-
-  base::Mutex mutex_;
-  base::Condition changed_;
-  std::deque<Job*> queue_ LINKSPAN_GUARDED_BY(mutex_);      // orders with chunks not begun
-  std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // chunks, queued or running
-  /// Executors that copy across, by peer; those beyond a peer's share; those at aborted orders.
-  std::map<std::uint64_t, unsigned> copying_of_ LINKSPAN_GUARDED_BY(mutex_);
-  std::size_t beyond_share_ LINKSPAN_GUARDED_BY(mutex_) = 0, stuck_ LINKSPAN_GUARDED_BY(mutex_) = 0;
-  std::size_t replacing_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // substitutes that continue
+  JobQueue queue_;
   // Last members: the threads use all of the above.
   std::vector<std::jthread> threads_;
   std::list<Substitute> substitutes_;

@@ -20,7 +20,7 @@ void each_piece(const StagingBuffer& buffer, const PageableCopies::PageableChunk
   const Piece* before = nullptr;
   std::size_t run = 0;
   for (const Piece& piece : chunk.pieces) {
-    if (before == nullptr || !PageableCopies::joins(*before, piece, chunk.to_gpu))
+    if (before == nullptr || !PageableCopies::joins(*before, piece, chunk.order->to_gpu))
       at = buffer.at(run++);
     each(piece, at);
     at += piece.bytes;
@@ -35,10 +35,11 @@ Status PageableCopies::copy(const StagingBuffer& buffer, const PageableChunk& ch
   guarded_.clear();
   each_piece(buffer, chunk, [&](const Piece& piece, std::byte* at) {
     const auto in_buffer = reinterpret_cast<std::uintptr_t>(at);
-    const Piece copied{.to = chunk.to_gpu ? in_buffer : piece.to,
-                       .from = chunk.to_gpu ? piece.from : in_buffer,
+    const bool to_gpu = chunk.order->to_gpu;
+    const Piece copied{.to = to_gpu ? in_buffer : piece.to,
+                       .from = to_gpu ? piece.from : in_buffer,
                        .bytes = piece.bytes};
-    if (chunk.guarded)
+    if (chunk.order->guarded)
       guarded_.push_back(copied);
     else
       std::memcpy(host(copied.to), host(copied.from), copied.bytes);
@@ -47,19 +48,20 @@ Status PageableCopies::copy(const StagingBuffer& buffer, const PageableChunk& ch
 }
 
 Status PageableCopies::begin(const PageableChunk& chunk) {
+  const Order& order = *chunk.order;
   runs_.clear();
   const Piece* before = nullptr;
   for (const Piece& piece : chunk.pieces) {
-    if (before != nullptr && joins(*before, piece, chunk.to_gpu))
+    if (before != nullptr && joins(*before, piece, order.to_gpu))
       runs_.back().bytes += piece.bytes;
     else
-      runs_.push_back({chunk.to_gpu ? piece.to : piece.from, piece.bytes});
+      runs_.push_back({order.to_gpu ? piece.to : piece.from, piece.bytes});
     before = &piece;
   }
   auto buffer = staging_.acquire(
-      {.device = chunk.device, .runs = runs_, .to_gpu = chunk.to_gpu, .ctas = chunk.ctas});
+      {.device = order.device, .runs = runs_, .to_gpu = order.to_gpu, .ctas = order.ctas});
   if (!buffer.ok()) return buffer.status();
-  if (chunk.to_gpu)
+  if (order.to_gpu)
     if (Status status = base::or_no_memory([&] { return copy(**buffer, chunk); }); !status.ok()) {
       staging_.release(**buffer);
       return status;
@@ -73,7 +75,7 @@ std::optional<PageableCopies::Ended> PageableCopies::end_one() {
   if (buffer == nullptr) return std::nullopt;
   const PageableChunk& chunk = chunks_[buffer->index()];
   Ended ended{chunk.cookie, base::or_no_memory([&] { return buffer->status(); })};
-  if (!chunk.to_gpu && ended.status.ok())
+  if (!chunk.order->to_gpu && ended.status.ok())
     ended.status = base::or_no_memory([&] { return copy(*buffer, chunk); });
   staging_.release(*buffer);
   return ended;

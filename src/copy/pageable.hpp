@@ -21,12 +21,9 @@ namespace linkspan::copy {
 class PageableCopies {
  public:
   struct PageableChunk {
-    const cuda::Device* device = nullptr;  ///< Outlives the PageableCopies.
-    std::span<const Piece> pieces{};       ///< Valid until the chunk has ended.
-    bool to_gpu = false;
-    bool guarded = false;    ///< As Order::guarded.
-    unsigned ctas = 0;       ///< As Order::ctas.
-    std::size_t cookie = 0;  ///< Returned by end_one().
+    const Order* order = nullptr;     ///< Valid until the chunk has ended, but for its spans.
+    std::span<const Piece> pieces{};  ///< Valid until then, too.
+    std::size_t cookie = 0;           ///< Returned by end_one().
   };
   struct Ended {
     std::size_t cookie = 0;

@@ -4,8 +4,10 @@
  * still: the peer's two chunks may take both executors, then a substitute serves the order of this
  * process. A substitute leaves when the executors are back, and takes nothing that needs a slot of
  * a GPU. An executor whose slot is with the GPU waits for at most a millisecond. An executor is in
- * CpuCopier::execute(), claim() and finish(). Scheduler() is the thread that has the mutex of the
- * transport's copiers: it is in start(), abort(), poll() and the destructor.
+ * CpuCopier::execute(), JobQueue::claim() and finish(). Scheduler() is the thread that has the
+ * mutex of the transport's copiers: it is in start(), abort(), poll() and the destructor. It counts
+ * substitutes under the mutex and starts them afterwards; a thread that has not run yet is the same
+ * as one that was not started.
  * Checked: an order that no page fault holds up ends, whatever stands still. Once the page faults
  * have ended so does everything, substitutes before the copier.
  */
