@@ -20,12 +20,12 @@ GpuCopier::SubmitResult GpuCopier::queue_copies(const cuda::DeviceScope& scope, 
     }
   };
   for (const Piece& piece : order.pieces) {
-    const std::uint64_t share = relay_streams != nullptr ? relay_->share(piece.bytes) : 0;
+    const std::uint64_t share = relay_streams != nullptr ? (*relay_)->share(piece.bytes) : 0;
     std::uint64_t done = piece.bytes - share;
     copy(piece, 0, done);
     if (share != 0 && queued.status.ok()) {
       const std::uint64_t accepted =
-          relay_->queue(scope, *relay_streams, {piece.to + done, piece.from + done, share});
+          (*relay_)->queue(scope, *relay_streams, {piece.to + done, piece.from + done, share});
       queued.relayed += accepted;
       done += accepted;
     }
@@ -34,7 +34,7 @@ GpuCopier::SubmitResult GpuCopier::queue_copies(const cuda::DeviceScope& scope, 
   }
   if (relay_streams != nullptr && queued.relayed != 0) {
     queued.chunks = relay_streams->in_flight() - before;
-    const Status joined = relay_->join(scope, *relay_streams, queue.stream);
+    const Status joined = (*relay_)->join(scope, *relay_streams, queue.stream);
     queued.joined = joined.ok();
     if (!joined.ok()) queued.status = joined;
   }

@@ -28,32 +28,25 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
   if (!scope.ok()) return scope.status();
   const unsigned kernel_args = kernel.ok() ? kKernelArgsPerQueue : 0;
   auto memory = cuda::PinnedBuffer::create(
-      *scope, std::size_t{queues} * (kLine + kernel_args * args_bytes()));
+      *scope, std::size_t{queues} * (kLine + kernel_args * sizeof(ArgsMemory)));
   if (!memory.ok()) return memory.status();
   auto abort_flags = cuda::DeviceBuffer::create(*scope, kLine * kKernelArgsPerQueue * queues);
   if (!abort_flags.ok()) return abort_flags.status();
   auto aborts = cuda::Stream::create(*scope, kHighestPriority);
   if (!aborts.ok()) return aborts.status();
+  auto* const args_memory = reinterpret_cast<ArgsMemory*>(memory->data() + queues * kLine);
   std::vector<CopyQueue> made;
   made.reserve(queues);
   for (std::size_t i = 0; i < queues; ++i) {
     auto stream = cuda::Stream::create(*scope);
     if (!stream.ok()) return stream.status();
-    CopyQueue& queue = made.emplace_back(*std::move(stream));
-    if (i < bounds.queues) {
-      auto flag_stream = cuda::Stream::create(*scope);
-      if (!flag_stream.ok()) return flag_stream.status();
-      auto event = cuda::Event::create(*scope);
-      if (!event.ok()) return event.status();
-      queue.flag_stream.emplace(FlagStream{*std::move(flag_stream), *std::move(event)});
-    }
-    queue.completion_flag = reinterpret_cast<std::uint64_t*>(memory->data() + i * kLine);
-    queue.flag_address = memory->device_address() + i * kLine;
-    *queue.completion_flag = 0;
+    auto flag = CompletionFlag::create(*scope, *memory, i * kLine, i < bounds.queues);
+    if (!flag.ok()) return flag.status();
+    CopyQueue& queue = made.emplace_back(*std::move(stream), *std::move(flag));
     for (std::size_t s = 0; s < kernel_args; ++s) {
       const std::size_t index = i * kernel_args + s;
-      queue.kernel_args[s] = carve_args(*memory, queues * kLine + index * args_bytes(),
-                                        abort_flags->address() + index * kLine);
+      queue.kernel_args[s] = {.memory = args_memory + index,
+                              .abort_flag = abort_flags->address() + index * kLine};
     }
   }
   Status zeroed = aborts->fill(*scope, abort_flags->address(), 0, abort_flags->bytes());
@@ -64,25 +57,17 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
                                                   std::move(made)));
 }
 
-GpuCopier::GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas,
+GpuCopier::GpuCopier(const cuda::Device& device, const Status& kernel, unsigned ctas,
                      const base::Clock& clock, cuda::PinnedBuffer memory,
                      cuda::DeviceBuffer abort_flags, cuda::Stream aborts,
                      std::vector<CopyQueue> queues)
     : device_(device),
-      kernel_(std::move(kernel)),
-      ctas_(kernel_.ok() ? ctas : 0),
+      ctas_(kernel.ok() ? Result<unsigned>(ctas) : kernel),
       clock_(clock),
       memory_(std::move(memory)),
       abort_flags_(std::move(abort_flags)),
       aborts_(std::move(aborts)),
       queues_(std::move(queues)) {}
-
-GpuCopier::~GpuCopier() = default;
-
-void GpuCopier::set_relay(Result<std::unique_ptr<Relay>> relay) {
-  relay_status_ = relay.status();
-  if (relay.ok()) relay_ = *std::move(relay);
-}
 
 Result<Ticket> GpuCopier::start(const Order& order) {
   const bool kernel = order.method == Method::sm_kernel;
@@ -94,7 +79,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (!pages.to_index.empty() && !kernel)
     return Status(Code::invalid_argument, Scope::request, "pages are copied by the kernel only");
   if (kernel && !has_kernel())
-    return Status(Code::unsupported, Scope::request, "no copy kernel: " + kernel_.what());
+    return Status(Code::unsupported, Scope::request, "no copy kernel: " + this->kernel().what());
   if (kernel && order.ctas == 0)
     return Status(Code::invalid_argument, Scope::request, "a kernel needs a CTA");
   const std::uint64_t limit = max_pieces(order.method);
@@ -145,8 +130,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   if (!queue.waiting.parts.empty() && !begin_waiting(queue)) return Status::no_resource();
   if (!context_error_.ok()) return context_error_;
   Relay::RelayStreams* relay_streams = nullptr;
-  if (relay_ != nullptr) {
-    const auto found = relay_->choose_streams(order);
+  if (relay_.ok()) {
+    const auto found = (*relay_)->choose_streams(order);
     if (!found.ok()) return found.status();
     relay_streams = *found;
   }
@@ -172,7 +157,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (waits.scope() == Scope::process) fail_all(waits);
     if (!waits.ok()) return waits;
     queue.user_stream = order.stream;
-    if (relay_streams != nullptr && !relay_->wait_for(*relay_streams, *order.after).ok())
+    if (relay_streams != nullptr && !(*relay_)->wait_for(*relay_streams, *order.after).ok())
       relay_streams = nullptr;
   }
   SubmitResult queued = kernel ? queue_kernel(*scope, queue, *args, order, bytes)
@@ -181,7 +166,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     if (queued.status.scope() == Scope::process) fail_all(queued.status);
     return queued.status;
   }
-  const Status written = write_completion_flag(*scope, queue, number, bytes);
+  const Status written =
+      queue.flag.write(*scope, queue.stream, number, bytes, queue.in_stream == 0);
   if (queued.status.ok()) queued.status = written;
   if (release && (*release)->record(*scope, queue.stream.get()).ok())
     *order.release = std::move(release);
@@ -199,7 +185,7 @@ Result<Ticket> GpuCopier::start(const Order& order) {
             .status = queued.status,
             .due = queue.last_due,
             .last_poll = now};
-  queue.submitted = queue.begun = number;
+  queue.submitted = number;
   ++queue.in_stream;
   queue.entries += record.entries;
   if (args != nullptr) args->state = KernelArgs::ArgsState::busy;
@@ -214,7 +200,7 @@ void GpuCopier::abort(Ticket ticket) {
   QueuedOrder* order = find(ticket);
   if (order == nullptr || order->entries == 0) return;
   CopyQueue& queue = queues_[ticket % queues_.size()];
-  if (order->number > queue.begun)
+  if (order->number > queue.begun())
     return end_unbegun(queue, *order, Status(Code::canceled, Scope::request, "canceled"));
   // KernelArgs of a quiet order may already belong to another one; those of joined orders are
   // shared.

@@ -1,13 +1,13 @@
 // copy/gpu_copier.hpp - copies by the copy engines or the SMs of one GPU.
 //
-// A CopyQueue is a CUDA stream and a completion flag in pinned memory. start() submits an order to
-// the stream (copies or one kernel) and then a write of the order's number to the flag. Where that
-// write would stall the copy engine, a second stream makes it. Orders of a queue end in order, so a
-// flag value of N means that all orders up to N are quiet. Small orders that arrive while the
-// stream is busy are joined into one submission (joined_copies.cpp). poll() reads the flag; it
-// calls the driver only to start joined orders and for orders that used a Relay. An overdue order
-// makes poll() query the stream, and a lost context then ends all orders of the device with the
-// error. Orders after a user's stream get a queue of their own, because that stream may stall.
+// A CopyQueue is a CUDA stream and a CompletionFlag. start() submits an order to the stream (copies
+// or one kernel) and then a write of the order's number to the flag. Orders of a queue end in
+// order, so a flag value of N means that all orders up to N are quiet. Small orders that arrive
+// while the stream is busy are joined into one submission (joined_copies.cpp). poll() reads the
+// flag; it calls the driver only to start joined orders and for orders that used a Relay. An
+// overdue order makes poll() query the stream, and a lost context then ends all orders of the
+// device with the error. Orders after a user's stream get a queue of their own, because that stream
+// may stall.
 // Threads: externally synchronised (under its transport's mutex); create() is OFF THE LOCK.
 // Invariants: create() makes all memory, streams and lists; a stream has at most kStreamEntries
 // entries, so a submission never blocks in the driver; KernelArgs are reused only after the kernel
@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "copy/chooser.hpp"
+#include "copy/completion_flag.hpp"
 #include "copy/copier.hpp"
 #include "copy/relay.hpp"
-#include "cuda/event.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
@@ -72,9 +72,6 @@ class GpuCopier final : public Copier {
   static Result<std::unique_ptr<GpuCopier>> create(
       const cuda::Device& device, const Bounds& bounds,
       const base::Clock& clock = base::Clock::steady());
-  ~GpuCopier() override;
-  GpuCopier(const GpuCopier&) = delete;
-  GpuCopier& operator=(const GpuCopier&) = delete;
 
   /// Returns the maximum sum of entries() over the pieces of one order.
   static constexpr std::uint64_t max_pieces(Method method) noexcept {
@@ -89,10 +86,10 @@ class GpuCopier final : public Copier {
   }
   /// Sets the relay over which copies to this GPU may go, or the reason why there is none. Must be
   /// called before the first order.
-  void set_relay(Result<std::unique_ptr<Relay>> relay);
+  void set_relay(Result<std::unique_ptr<Relay>> relay) { relay_ = std::move(relay); }
   /// Returns why there is no relay. OK: pieces from kMinRelayBytes on use links() links.
-  const Status& relay_status() const noexcept { return relay_status_; }
-  unsigned links() const noexcept { return relay_ != nullptr ? relay_->links() : 1; }
+  const Status& relay_status() const noexcept { return relay_.status(); }
+  unsigned links() const noexcept { return relay_.ok() ? (*relay_)->links() : 1; }
   /// Sets the measured rates, which must outlive the copier; null restores the built-in ones. Any
   /// thread.
   void set_rates(Link link, const Rates* rates) noexcept {
@@ -100,9 +97,10 @@ class GpuCopier final : public Copier {
   }
   const Rates* rates(Link link) const noexcept { return rates_[static_cast<std::size_t>(link)]; }
   /// Returns why sm_kernel is `unsupported`, or OK.
-  const Status& kernel() const noexcept { return kernel_; }
-  bool has_kernel() const noexcept { return kernel_.ok(); }
-  unsigned ctas() const noexcept { return ctas_; }  ///< Maximum for one kernel; 0: no kernel.
+  const Status& kernel() const noexcept { return ctas_.status(); }
+  bool has_kernel() const noexcept { return ctas_.ok(); }
+  /// Returns the maximum for one kernel; 0: no kernel.
+  unsigned ctas() const noexcept { return has_kernel() ? *ctas_ : 0; }
   const cuda::Device& device() const noexcept { return device_; }
 
   /// Starts an order of copy_engine or sm_kernel. invalid_argument: it exceeds max_pieces(), kPages
@@ -118,23 +116,22 @@ class GpuCopier final : public Copier {
  private:
   static constexpr std::size_t kLine = 128;     // distance between flags of different writers
   static constexpr unsigned kExtraEntries = 4;  // two waits, the flag write, an event
-  // Bounds the orders whose flag `flag_stream` writes. Above the maximum, its 10 us until it has
-  // seen the event exceed the 4 us of the stalled copy engine (1 GiB 0.992 -> 0.996 of bare, H200).
-  static constexpr std::uint64_t kMinFlagStreamBytes = 256u << 10, kMaxFlagStreamBytes = 64u << 20;
 
-  /// Holds what a kernel reads and writes beside the data, in mapped host memory but for the abort
-  /// flag.
+  /// Lies in mapped host memory; its members have lines of their own, by writer.
+  struct ArgsMemory {
+    alignas(kLine) std::uint32_t aborted;  // set by the kernel
+    std::uint64_t refused;  // set by the kernel: a page outside its memory (RefusedPage)
+    alignas(kLine) std::uint64_t cleared;  // set once the abort flag is zero again and stays so
+    alignas(kLine) std::array<Piece, kListEntries> list;
+  };
+  /// Holds what a kernel reads and writes beside the data.
   /// Every warp reads the abort flag before every entry; over PCIe these reads are serialised, 1.2
   /// us each, and 8192 entries would take 10 ms (measured, H200). So the flag is in the GPU's
   /// memory, and abort() writes it by a stream of its own.
   struct KernelArgs {
     enum class ArgsState : std::uint8_t { idle, busy, aborting, clearing };
-    Piece* list = nullptr;
-    std::uint32_t* aborted = nullptr;  // set by the kernel
-    std::uint64_t* refused = nullptr;  // set by the kernel: a page outside its memory (RefusedPage)
-    std::uint64_t* cleared = nullptr;  // set once the abort flag is zero again and stays so
-    cuda::CUdeviceptr list_device = 0, aborted_device = 0, refused_device = 0, cleared_device = 0,
-                      abort_flag = 0;
+    ArgsMemory* memory = nullptr;
+    cuda::CUdeviceptr abort_flag = 0;
     ArgsState state = ArgsState::idle;
   };
   struct QueuedOrder {
@@ -150,13 +147,6 @@ class GpuCopier final : public Copier {
     Status status{};  // the submission's; the order's result once quiet
     base::Time due{}, last_poll{};
   };
-  /// Writes completion flags beside the queue's stream. For 1 MiB between GPUs a write in the
-  /// stream itself costs 3.3 us of 8.4, and this costs nothing; but it takes two more driver calls,
-  /// which is longer than a small copy (two H200).
-  struct FlagStream {
-    cuda::Stream stream;
-    cuda::Event event;
-  };
   /// Small orders that will be submitted together. All have the same Link and direction.
   struct JoinedOrders {
     struct JoinedPiece {
@@ -170,16 +160,12 @@ class GpuCopier final : public Copier {
     unsigned ctas = 0;  // the smallest limit of all orders
   };
   struct CopyQueue {
-    explicit CopyQueue(cuda::Stream s) : stream(std::move(s)) {}
+    CopyQueue(cuda::Stream s, CompletionFlag f) : stream(std::move(s)), flag(std::move(f)) {}
 
     cuda::Stream stream;
-    std::optional<FlagStream> flag_stream;     // empty in stream-ordered queues
-    std::uint64_t* completion_flag = nullptr;  // number of the last order that has ended
-    cuda::CUdeviceptr flag_address = 0;
+    CompletionFlag flag;                     // number of the last order that has ended
     std::uint64_t submitted = 0, quiet = 0;  // order numbers; those between are in flight
-    std::uint64_t begun = 0;                 // the last order in the stream; later ones wait
     unsigned in_stream = 0;                  // submissions; joined orders count as one
-    std::uint64_t last_by_flag_stream = 0;   // last order whose flag it writes
     std::uint64_t user_stream = 0;           // that a stream-ordered queue waits for
     unsigned entries = 0;                    // in the stream or planned
     JoinedOrders waiting;
@@ -189,6 +175,10 @@ class GpuCopier final : public Copier {
 
     QueuedOrder& of(std::uint64_t number) { return orders[number % kOrdersPerQueue]; }
     const QueuedOrder& of(std::uint64_t number) const { return orders[number % kOrdersPerQueue]; }
+    /// Returns the number of the last order in the stream; later ones wait.
+    std::uint64_t begun() const {
+      return waiting.parts.empty() ? submitted : waiting.parts.front().number - 1;
+    }
   };
   /// The result of a submission: what reached the streams, and the error that stopped it.
   struct SubmitResult {
@@ -199,9 +189,9 @@ class GpuCopier final : public Copier {
     bool joined = true;         // false: the stream does not wait for the relayed bytes
   };
 
-  GpuCopier(const cuda::Device& device, Status kernel, unsigned ctas, const base::Clock& clock,
-            cuda::PinnedBuffer memory, cuda::DeviceBuffer abort_flags, cuda::Stream aborts,
-            std::vector<CopyQueue> queues);
+  GpuCopier(const cuda::Device& device, const Status& kernel, unsigned ctas,
+            const base::Clock& clock, cuda::PinnedBuffer memory, cuda::DeviceBuffer abort_flags,
+            cuda::Stream aborts, std::vector<CopyQueue> queues);
 
   /// Returns null if other user streams occupy all stream-ordered queues.
   CopyQueue* choose_queue(const Order& order);
@@ -209,8 +199,6 @@ class GpuCopier final : public Copier {
                             Relay::RelayStreams* relay_streams);
   SubmitResult queue_kernel(const cuda::DeviceScope& scope, const CopyQueue& queue,
                             const KernelArgs& args, const Order& order, std::uint64_t bytes) const;
-  Status write_completion_flag(const cuda::DeviceScope& scope, CopyQueue& queue,
-                               std::uint64_t number, std::uint64_t bytes);
   // joined_copies.cpp
   static bool may_wait(const CopyQueue& queue, const Order& order, std::uint64_t bytes);
   void wait(CopyQueue& queue, std::uint64_t number, const Order& order, std::uint64_t bytes);
@@ -219,9 +207,6 @@ class GpuCopier final : public Copier {
   void end_unbegun(CopyQueue& queue, QueuedOrder& order, Status status);
   Status launch_pages(const cuda::DeviceScope& scope, const CopyQueue& queue,
                       const KernelArgs& args, const PageList& pages, unsigned most_ctas) const;
-  static std::size_t args_bytes() noexcept;
-  static KernelArgs carve_args(const cuda::PinnedBuffer& memory, std::size_t offset,
-                               cuda::CUdeviceptr abort_flag);
   static KernelArgs* idle_args(CopyQueue& queue);
   void request_abort(KernelArgs& args);
   Status retire_args(KernelArgs& args, std::uint64_t first);  // returns its kernel's result
@@ -234,14 +219,13 @@ class GpuCopier final : public Copier {
   void fail_all(const Status& cause);
 
   const cuda::Device& device_;
-  const Status kernel_;
-  const unsigned ctas_;  // maximum for one kernel
+  const Result<unsigned> ctas_;  // maximum for one kernel, or why there is none
   const base::Clock& clock_;
   std::array<std::atomic<const Rates*>, 3> rates_{};  // by Link
   Status context_error_;                              // not OK: the context is lost
   std::size_t unreported_ = 0;                        // quiet orders that poll() has not returned
-  Status relay_status_{Code::unsupported, Scope::request, "no links are lent"};
-  std::unique_ptr<Relay> relay_;
+  Result<std::unique_ptr<Relay>> relay_ =
+      Status(Code::unsupported, Scope::request, "no links are lent");
   cuda::PinnedBuffer memory_;  // completion flags and KernelArgs
   cuda::DeviceBuffer abort_flags_;
   cuda::Stream aborts_;

@@ -28,7 +28,7 @@ void GpuCopier::wait(CopyQueue& queue, std::uint64_t number, const Order& order,
     others.bytes = 0;
     others.link = order.link;
     others.to_gpu = order.to_gpu;
-    others.ctas = ctas_;
+    others.ctas = ctas();
   }
   for (const Piece& piece : order.pieces) others.parts.push_back({number, piece});
   others.bytes += bytes;
@@ -92,7 +92,8 @@ bool GpuCopier::begin_waiting(CopyQueue& queue) {
                              : queue_copies(*scope, queue, order, nullptr);
   const bool begun = queued.entries != 0;
   const Status written =
-      begun ? write_completion_flag(*scope, queue, last->number, bytes) : Status();
+      begun ? queue.flag.write(*scope, queue.stream, last->number, bytes, queue.in_stream == 0)
+            : Status();
   if (queued.status.ok()) queued.status = written;
   const base::Time now = clock_.now();
   if (begun) {
@@ -120,7 +121,6 @@ bool GpuCopier::begin_waiting(CopyQueue& queue) {
     each.last_poll = now;
     if (each.actual_method != nullptr) *each.actual_method = order.method;
   }
-  queue.begun = waiting.parts.back().number;
   waiting.parts.clear();
   if (queued.status.scope() == Scope::process) fail_all(queued.status);
   return true;

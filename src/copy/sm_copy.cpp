@@ -72,31 +72,10 @@ Status launch_blocks(const cuda::DeviceScope& scope, const cuda::Stream& stream,
   return stream.launch(scope, device.copy_blocks(), ctas, kThreads, parameters);
 }
 
-std::size_t GpuCopier::args_bytes() noexcept {
-  return 2 * kLine + (kListEntries * sizeof(Piece) + kLine - 1) / kLine * kLine;
-}
-
-GpuCopier::KernelArgs GpuCopier::carve_args(const cuda::PinnedBuffer& memory, std::size_t offset,
-                                            cuda::CUdeviceptr abort_flag) {
-  auto* host = memory.data() + offset;
-  const cuda::CUdeviceptr device = memory.device_address() + offset;
-  KernelArgs args;
-  args.aborted = reinterpret_cast<std::uint32_t*>(host);
-  args.refused = reinterpret_cast<std::uint64_t*>(host) + 1;
-  args.cleared = reinterpret_cast<std::uint64_t*>(host + kLine);
-  args.list = reinterpret_cast<Piece*>(host + 2 * kLine);
-  args.aborted_device = device;
-  args.refused_device = device + sizeof *args.refused;
-  args.cleared_device = device + kLine;
-  args.list_device = device + 2 * kLine;
-  args.abort_flag = abort_flag;
-  return args;
-}
-
 GpuCopier::KernelArgs* GpuCopier::idle_args(CopyQueue& queue) {
   for (KernelArgs& args : queue.kernel_args) {
     if (args.state == KernelArgs::ArgsState::clearing &&
-        std::atomic_ref(*args.cleared).load(std::memory_order_acquire) != 0)
+        std::atomic_ref(args.memory->cleared).load(std::memory_order_acquire) != 0)
       args.state = KernelArgs::ArgsState::idle;
     if (args.state == KernelArgs::ArgsState::idle) return &args;
   }
@@ -106,15 +85,15 @@ GpuCopier::KernelArgs* GpuCopier::idle_args(CopyQueue& queue) {
 GpuCopier::SubmitResult GpuCopier::queue_kernel(const cuda::DeviceScope& scope,
                                                 const CopyQueue& queue, const KernelArgs& args,
                                                 const Order& order, std::uint64_t bytes) const {
-  std::atomic_ref(*args.aborted).store(0, std::memory_order_relaxed);
-  std::atomic_ref(*args.refused).store(0, std::memory_order_relaxed);
-  const unsigned ctas = std::min(ctas_, order.ctas);
+  std::atomic_ref(args.memory->aborted).store(0, std::memory_order_relaxed);
+  std::atomic_ref(args.memory->refused).store(0, std::memory_order_relaxed);
+  const unsigned ctas = std::min(*ctas_, order.ctas);
   Status launched = order.pages.to_index.empty()
                         ? launch_blocks(scope, queue.stream, device_, ctas,
-                                        {.entries = {args.list, kListEntries},
-                                         .address = args.list_device,
+                                        {.entries = args.memory->list,
+                                         .address = memory_.device_address(&args.memory->list),
                                          .abort_flag = args.abort_flag,
-                                         .aborted = args.aborted_device},
+                                         .aborted = memory_.device_address(&args.memory->aborted)},
                                         order.pieces, bytes)
                         : launch_pages(scope, queue, args, order.pages, ctas);
   return {.entries = launched.ok() ? 1u : 0u, .status = std::move(launched)};
@@ -130,10 +109,10 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
   cuda::CUdeviceptr to_list = pages.to_list, from_list = pages.from_list;
   if (to_list == 0) {
     const std::size_t index_bytes = pages.to_index.size_bytes();
-    auto* const lists = reinterpret_cast<std::byte*>(args.list);
+    auto* const lists = reinterpret_cast<std::byte*>(&args.memory->list);
     std::memcpy(lists, pages.to_index.data(), index_bytes);  // a loop takes 4 us longer for 8192
     std::memcpy(lists + index_bytes, pages.from_index.data(), index_bytes);
-    to_list = args.list_device;
+    to_list = memory_.device_address(&args.memory->list);
     from_list = to_list + index_bytes;
   }
   PagesParameter parameter{.to = pages.to,
@@ -147,8 +126,9 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
                            .count = static_cast<std::uint32_t>(count),
                            .parts = static_cast<std::uint32_t>(parts)};
   const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, most_ctas);
-  cuda::CUdeviceptr abort = args.abort_flag, aborted = args.aborted_device,
-                    refused = args.refused_device;
+  cuda::CUdeviceptr abort = args.abort_flag,
+                    aborted = memory_.device_address(&args.memory->aborted),
+                    refused = memory_.device_address(&args.memory->refused);
   void* parameters[] = {&parameter, &abort, &aborted, &refused};
   return queue.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,
                              parameters);
@@ -162,7 +142,7 @@ void GpuCopier::request_abort(KernelArgs& args) {
 }
 
 Status GpuCopier::retire_args(KernelArgs& args, std::uint64_t first) {
-  const RefusedPage refused{std::atomic_ref(*args.refused).load(std::memory_order_relaxed)};
+  const RefusedPage refused{std::atomic_ref(args.memory->refused).load(std::memory_order_relaxed)};
   Status page_error;
   if (refused.bits != 0)
     page_error = Status(Code::invalid_argument, Scope::request, refused.text(first));
@@ -173,11 +153,12 @@ Status GpuCopier::retire_args(KernelArgs& args, std::uint64_t first) {
   // The write that requested the abort may still be in flight. The flag is cleared after it, and
   // the args are idle once that was written. If the driver refuses, these args are not used again.
   args.state = KernelArgs::ArgsState::clearing;
-  std::atomic_ref(*args.cleared).store(0, std::memory_order_relaxed);
+  std::atomic_ref(args.memory->cleared).store(0, std::memory_order_relaxed);
   const auto scope = device_.enter();
   if (scope.ok() && aborts_.write_value(*scope, args.abort_flag, 0).ok())
-    static_cast<void>(aborts_.write_value(*scope, args.cleared_device, 1));
-  if (std::atomic_ref(*args.aborted).load(std::memory_order_relaxed) != 0)
+    static_cast<void>(
+        aborts_.write_value(*scope, memory_.device_address(&args.memory->cleared), 1));
+  if (std::atomic_ref(args.memory->aborted).load(std::memory_order_relaxed) != 0)
     return {Code::canceled, Scope::request, "the copy was aborted"};
   return page_error;
 }

@@ -64,6 +64,11 @@ class PinnedBuffer {
   std::byte* data() const noexcept { return static_cast<std::byte*>(memory_.data()); }
   /// Returns the address of the memory for kernels and copies of the scope's device.
   CUdeviceptr device_address() const noexcept { return memory_.address(); }
+  /// Returns the same for a place in the memory.
+  CUdeviceptr device_address(const void* place) const noexcept {
+    return memory_.address() +
+           static_cast<std::size_t>(static_cast<const std::byte*>(place) - data());
+  }
   std::size_t bytes() const noexcept { return memory_.bytes(); }
 
  private:
