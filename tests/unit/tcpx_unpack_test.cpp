@@ -74,19 +74,17 @@ class UnpackOnDevice : public ::testing::TestWithParam<Unpack> {
     test::must(stream->synchronize(scope));
   }
 
-  /// At an offset of the target, or of host memory.
+  /// At an offset of the target.
   struct Placed {
     DescriptorBlock block;
     std::uint64_t at = 0;
-    std::byte* host = nullptr;
   };
   std::vector<UnpackRequest> requests_of(const std::vector<Placed>& placed) const {
     std::vector<UnpackRequest> requests;
     for (const Placed& one : placed)
       requests.push_back({.block = &one.block,
                           .bounce = pool->address(),
-                          .destination = one.host == nullptr ? target->address() + one.at : 0,
-                          .host = one.host});
+                          .destination = target->address() + one.at});
     return requests;
   }
   Status end_of(Unpacker::UnpackId id) {
@@ -205,28 +203,6 @@ TEST_P(UnpackOnDevice, BatchesEndInOrderAndSlotsAreBounded) {
   expect_unpacked(placed);
 }
 
-TEST_P(UnpackOnDevice, HostMemoryIsForTheHostWay) {
-  std::mt19937 random(5);
-  std::uint64_t from = 0;
-  std::vector<std::byte> memory(kGuard + (std::size_t{2} << 20));
-  test::put_pattern(memory, kTargetSeed, 0);
-  const std::vector<Placed> placed = {
-      {block_of(fragments(random, 900, 999, from)), 0, memory.data() + kGuard},
-      {block_of(fragments(random, 50, 4000, from)), 77}};
-  const Status end = run(placed);
-  if (GetParam() != Unpack::host) {
-    EXPECT_EQ(end.code(), Code::invalid_argument);
-    EXPECT_NE(end.what().find("receive 0 goes to host memory"), std::string::npos);
-    return expect_unpacked({});
-  }
-  ASSERT_TRUE(end.ok()) << end.to_string();
-  expect_unpacked({placed[1]});
-  std::vector<test::Expected> expected;
-  for (const LoadMeta& entry : placed[0].block.entries())
-    expected.push_back({kGuard + entry.dst_off, kPoolSeed, entry.src_off, entry.len});
-  EXPECT_EQ(test::first_difference(memory, kTargetSeed, 0, expected), "");
-}
-
 TEST_P(UnpackOnDevice, WhatWasLinearIsLeftAlone) {
   RxMessage message{RxKernel::tcpx, 3000, 1000, {}, {}, {}};
   message.fragments = {{0, 64, 700}, {1200, 4099, 900}, {2600, 9000, 400}};
@@ -268,8 +244,7 @@ class TcpxUnpack : public ::testing::Test {
   Result<Unpacker::UnpackId> begin(const DescriptorBlock& block) {
     const UnpackRequest request{.block = &block,
                                 .bounce = copy::address(pool.data()),
-                                .destination = copy::address(target.data()),
-                                .host = nullptr};
+                                .destination = copy::address(target.data())};
     return unpacker->begin({&request, 1});
   }
 
@@ -296,8 +271,8 @@ TEST_F(TcpxUnpack, TheStreamIsNeverFull) {
     copy::script.run(37);
   }
   ASSERT_TRUE(end && end->ok());
-  EXPECT_LE(most, Unpacker::kStreamEntries);
-  EXPECT_GT(most, Unpacker::kStreamEntries / 2);
+  EXPECT_LE(most, MarkedStream::kEntries);
+  EXPECT_GT(most, MarkedStream::kEntries / 2);
   EXPECT_TRUE(unpacker->poll(*first)->ok());
   for (std::size_t i = 0; i < 2000; ++i) ASSERT_EQ(target[i], (1999 - i) % 251);
   EXPECT_EQ(target[2000], copy::kPoison);

@@ -1,13 +1,10 @@
 #include "transport/nccl_net/tcpx/unpack.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <string>
 
 #include "copy/blocks_kernel.hpp"
 #include "copy/chooser.hpp"
-#include "copy/cma.hpp"
 #include "copy/gpu_copier.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
@@ -15,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMarkLine = 128;  // the mark has cache lines of its own
 constexpr unsigned kThreads = 512, kWarps = kThreads / 32, kCtasPerSm = 2;
-constexpr std::size_t kSteps = Unpacker::kStreamEntries / 2 - 1;  // between two marks
+constexpr std::size_t kSteps = MarkedStream::kEntries / 2 - 1;  // between two marks
 
 /// Has the layout of the kernel's LinkspanUnpack.
 struct Parameter {
@@ -61,15 +58,17 @@ Result<std::unique_ptr<Unpacker>> Unpacker::create(const cuda::Device& device, U
       list_bytes(sizeof(UnpackEntry)) + (method == Unpack::host ? kHostBytes : 0);
   auto memory = cuda::PinnedBuffer::create(*scope, kMarkLine + kBatches * each);
   if (!memory.ok()) return memory.status();
-  std::memset(memory->data(), 0, kMarkLine);
+  auto flag = copy::CompletionFlag::create(*scope, *memory, 0, false);
+  if (!flag.ok()) return flag.status();
   auto stream = cuda::Stream::create(*scope);
   if (!stream.ok()) return stream.status();
   return std::unique_ptr<Unpacker>(
-      new Unpacker(device, method, ctas, clock, *std::move(memory), *std::move(stream)));
+      new Unpacker(device, method, ctas, clock, *std::move(memory),
+                   MarkedStream(device, clock, *std::move(flag), *std::move(stream))));
 }
 
 Unpacker::Unpacker(const cuda::Device& device, Unpack method, unsigned ctas,
-                   const base::Clock& clock, cuda::PinnedBuffer memory, cuda::Stream stream)
+                   const base::Clock& clock, cuda::PinnedBuffer memory, MarkedStream stream)
     : device_(device),
       method_(method),
       ctas_(ctas),
@@ -78,12 +77,10 @@ Unpacker::Unpacker(const cuda::Device& device, Unpack method, unsigned ctas,
       stream_(std::move(stream)) {
   std::size_t at = kMarkLine;
   for (UnpackBatch& batch : batches_) {
-    batch.list = reinterpret_cast<UnpackEntry*>(memory_.data() + at);
-    batch.list_device = memory_.device_address() + at;
+    batch.entries = {reinterpret_cast<UnpackEntry*>(memory_.data() + at), 0};
     at += list_bytes(sizeof(UnpackEntry));
     if (method_ != Unpack::host) continue;
     batch.staging = memory_.data() + at;
-    batch.staging_device = memory_.device_address() + at;
     at += kHostBytes;
   }
 }
@@ -92,7 +89,7 @@ Result<Unpacker::UnpackId> Unpacker::begin(std::span<const UnpackRequest> reques
   if (!failure_.ok()) return failure_;
   const auto bytes = check(requests);
   if (!bytes.ok()) return bytes.status();
-  poll();
+  poll_stream();
   if (!failure_.ok()) return failure_;
   UnpackBatch& batch = of(last_ + 1);
   if (batch.id != 0) return Status::no_resource();
@@ -122,9 +119,6 @@ Result<std::uint64_t> Unpacker::check(std::span<const UnpackRequest> requests) c
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const UnpackRequest& request = requests[i];
     if (request.block == nullptr) return refused("receive " + std::to_string(i) + " has no block");
-    if (request.host != nullptr && method_ != Unpack::host)
-      return refused("receive " + std::to_string(i) + " goes to host memory, where " +
-                     name_of(method_) + " does not unpack: `host` does");
     bytes += request.block->bytes();
     // There may be 16k entries: checking each takes as long as moving it.
     if (request.block->largest() <= most) {
@@ -156,9 +150,8 @@ std::uint64_t Unpacker::cut_of(std::span<const UnpackRequest> requests) const {
 
 void Unpacker::lay_out(UnpackBatch& batch, std::span<const UnpackRequest> requests,
                        std::uint64_t cut) const {
-  UnpackEntry* next = batch.list;
+  UnpackEntry* next = batch.entries.data();
   batch.runs.clear();
-  batch.host_runs.clear();
   std::uint64_t staged = 0;
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     const UnpackRequest& request = requests[i];
@@ -180,23 +173,21 @@ void Unpacker::lay_out(UnpackBatch& batch, std::span<const UnpackRequest> reques
         add(piece, request.destination + piece.dst_off);
       continue;
     }
-    std::vector<Run>& runs = request.host != nullptr ? batch.host_runs : batch.runs;
     std::uint64_t run_end = ~std::uint64_t{0};  // in the receive
     for (const LoadMeta& piece : request.block->entries()) {
       if (piece.dst_off != run_end)
-        runs.push_back({.staged = staged,
-                        .bytes = 0,
-                        .to = request.destination + piece.dst_off,
-                        .host = request.host != nullptr ? request.host + piece.dst_off : nullptr});
-      add(piece, batch.staging_device + staged);
-      runs.back().bytes += piece.len;
+        batch.runs.push_back(
+            {.staged = staged, .bytes = 0, .to = request.destination + piece.dst_off});
+      add(piece, memory_.device_address(batch.staging) + staged);
+      batch.runs.back().bytes += piece.len;
       run_end = piece.dst_off + piece.len;
       staged += piece.len;
     }
   }
-  batch.entries = static_cast<std::uint32_t>(next - batch.list);
-  batch.steps =
-      method_ == Unpack::kernel ? (batch.entries != 0 ? 1 : 0) : batch.entries + batch.runs.size();
+  batch.entries = {batch.entries.data(), next};
+  batch.steps = method_ != Unpack::kernel ? batch.entries.size() + batch.runs.size()
+                : batch.entries.empty()   ? 0
+                                          : 1;
   batch.begun = 0;
   batch.mark = 0;
   batch.status = {};
@@ -219,7 +210,7 @@ void Unpacker::feed() {
 
 Status Unpacker::feed(UnpackBatch& batch) {
   const std::size_t some = std::min(batch.steps - batch.begun, kSteps);
-  if (in_stream_ + some + 1 > kStreamEntries) return {};
+  if (!stream_.room(some)) return {};
   const auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   Status status;
@@ -229,32 +220,29 @@ Status Unpacker::feed(UnpackBatch& batch) {
     if (status.ok()) ++batch.begun;
   }
   if (batch.begun == before) return status;
-  if (between_.empty()) ask_at_ = clock_.now() + copy::kOverdue;
-  between_.push_back(static_cast<unsigned>(batch.begun - before) + 1);
-  in_stream_ += between_.back();
-  batch.mark = ++marks_;
-  const Status marked = stream_.write_value(*scope, memory_.device_address(), marks_);
-  if (marked.ok()) return status;
-  ask_at_ = clock_.now();  // the mark will not be written, so only the stream shows the end
+  const Status marked = stream_.mark(*scope, batch.begun - before, batch.mark);
   return status.ok() ? marked : status;
 }
 
 Status Unpacker::step(const cuda::DeviceScope& scope, const UnpackBatch& batch,
                       std::size_t number) const {
   if (method_ == Unpack::kernel) return launch(scope, batch);
-  if (number < batch.entries) {
-    const UnpackEntry& entry = batch.list[number];
-    return stream_.copy(scope, entry.to, batch.pools[entry.pool] + entry.from, entry.bytes);
+  if (number < batch.entries.size()) {
+    const UnpackEntry& entry = batch.entries[number];
+    return stream_.get().copy(scope, entry.to, batch.pools[entry.pool] + entry.from, entry.bytes);
   }
-  const Run& run = batch.runs[number - batch.entries];
-  return stream_.copy(scope, run.to, batch.staging_device + run.staged, run.bytes);
+  const Run& run = batch.runs[number - batch.entries.size()];
+  return stream_.get().copy(scope, run.to, memory_.device_address(batch.staging) + run.staged,
+                            run.bytes);
 }
 
 Status Unpacker::launch(const cuda::DeviceScope& scope, const UnpackBatch& batch) const {
-  Parameter parameter{.list = batch.list_device, .pools = batch.pools, .count = batch.entries};
+  const auto count = static_cast<std::uint32_t>(batch.entries.size());
+  Parameter parameter{
+      .list = memory_.device_address(batch.entries.data()), .pools = batch.pools, .count = count};
   void* parameters[] = {&parameter};
-  const unsigned ctas = std::min(ctas_, (batch.entries + kWarps - 1) / kWarps);
-  return stream_.launch(scope, device_.unpack(), ctas, kThreads, parameters);
+  const unsigned ctas = std::min(ctas_, (count + kWarps - 1) / kWarps);
+  return stream_.get().launch(scope, device_.unpack(), ctas, kThreads, parameters);
 }
 
 std::optional<Status> Unpacker::poll(UnpackId id) {
@@ -262,20 +250,12 @@ std::optional<Status> Unpacker::poll(UnpackId id) {
   if (id == 0 || batch.id != id)
     return Status(Code::internal, Scope::request, "poll of a batch that is not in flight");
   if (!quiet(batch)) {
-    poll();
+    poll_stream();
     feed();
   }
   if (!quiet(batch)) {
     batch.polled_at = clock_.now();
     return std::nullopt;
-  }
-  if (batch.status.ok()) {
-    std::vector<copy::Piece> pieces;
-    for (const Run& run : batch.host_runs)
-      pieces.push_back({.to = reinterpret_cast<std::uintptr_t>(run.host),
-                        .from = reinterpret_cast<std::uintptr_t>(batch.staging + run.staged),
-                        .bytes = run.bytes});
-    batch.status = copy::copy_within(pieces);
   }
   batch.id = 0;
   return std::move(batch.status);
@@ -291,38 +271,15 @@ base::Time Unpacker::expected(base::Time now) const {
   return soonest;
 }
 
-bool Unpacker::quiet(const UnpackBatch& batch) const noexcept {
-  return batch.id <= fed_ && batch.mark <= reached_;
+void Unpacker::poll_stream() {
+  if (const Status status = stream_.poll(); !status.ok()) fail(status);
 }
-
-void Unpacker::poll() {
-  if (between_.empty()) return;
-  const auto reach = [this](std::uint64_t mark) {
-    for (; reached_ < mark; ++reached_) {
-      in_stream_ -= between_.front();
-      between_.pop_front();
-    }
-  };
-  const std::uint64_t before = reached_;
-  auto& reached_mark = *reinterpret_cast<std::uint64_t*>(memory_.data());
-  reach(std::min(std::atomic_ref(reached_mark).load(std::memory_order_acquire), marks_));
-  const base::Time now = clock_.now();
-  if (reached_ != before) ask_at_ = now + copy::kOverdue;
-  if (between_.empty() || now < ask_at_) return;
-  ask_at_ = now + copy::kQueryInterval;
-  const auto scope = device_.enter();
-  const Status answer = scope.ok() ? stream_.query(*scope) : scope.status();
-  if (answer.ok()) return reach(marks_);
-  if (answer.scope() == Scope::process) fail(answer);
-}  // pending, or the driver cannot answer now: not known to be quiet
 
 void Unpacker::fail(const Status& cause) {
   failure_ = cause;
   for (UnpackBatch& batch : batches_)
     if (batch.id != 0 && !quiet(batch)) batch.status = cause;
-  between_.clear();
-  in_stream_ = 0;
-  reached_ = marks_;
+  stream_.end();
   fed_ = last_;
 }
 

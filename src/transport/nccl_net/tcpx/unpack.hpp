@@ -7,14 +7,12 @@
 // reported the end the pool is being read: the plugin must not be told that the receive was
 // consumed, and tokens must not be returned.
 // Threads: externally synchronised; create() and the destructor take driver locks and milliseconds.
-// Invariants: batches end in the order of their begin. The stream holds at most kStreamEntries
-// (poll() submits the rest of d2d and host), so nothing blocks in the driver. All pinned memory is
-// allocated in create().
+// Invariants: batches end in the order of their begin. What the stream has no room for, poll()
+// submits later. All pinned memory is allocated in create().
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,9 +21,9 @@
 
 #include "base/clock.hpp"
 #include "cuda/memory.hpp"
-#include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
 #include "transport/nccl_net/options.hpp"
+#include "transport/nccl_net/tcpx/marked_stream.hpp"
 #include "transport/nccl_net/tcpx/rx_descriptor.hpp"
 
 namespace linkspan::transport::nccl_net::tcpx {
@@ -39,10 +37,9 @@ struct UnpackRequest {
   const DescriptorBlock* block = nullptr;  ///< Read during begin() only.
   cuda::CUdeviceptr bounce = 0;            ///< First byte of the pool.
   cuda::CUdeviceptr destination = 0;  ///< Where offset 0 of the receive goes; writable by the GPU.
-  std::byte* host =
-      nullptr;  ///< Used in the place of `destination`, `host` only: any memory of this process.
 };
 
+/// Requires at its end: all batches are quiet, or the process is ending.
 class Unpacker {
  public:
   using UnpackId = std::uint64_t;  ///< Names a batch until poll() has reported its end. Never zero.
@@ -55,8 +52,6 @@ class Unpacker {
   static constexpr std::uint64_t kMaxCopy = std::uint64_t{8} << 20;
   /// Maximum of a batch of `host`.
   static constexpr std::uint64_t kHostBytes = std::uint64_t{16} << 20;
-  /// A CUDA stream takes about 1021 and then blocks its caller (docs/cuda_notes.md, "queues").
-  static constexpr unsigned kStreamEntries = 512;
 
   struct KernelBounds {
     std::optional<unsigned> ctas{};  ///< Maximum of a kernel. None: all that run at once.
@@ -66,18 +61,14 @@ class Unpacker {
   static Result<std::unique_ptr<Unpacker>> create(const cuda::Device& device, Unpack method,
                                                   const KernelBounds& bounds,
                                                   const base::Clock& clock = base::Clock::steady());
-  /// Requires: all batches are quiet, or the process is ending.
-  ~Unpacker() = default;
-  Unpacker(const Unpacker&) = delete;
-  Unpacker& operator=(const Unpacker&) = delete;
 
   Unpack method() const noexcept { return method_; }
   /// Begins a batch whose receives the plugin's test() has completed. no_resource: kBatches are in
-  /// flight, poll() frees them. invalid_argument: more than a batch takes, or a destination that
-  /// this method cannot reach. After an error nothing is in flight.
+  /// flight, poll() frees them. invalid_argument: more than a batch takes. After an error nothing
+  /// is in flight.
   Result<UnpackId> begin(std::span<const UnpackRequest> requests);
   /// Returns a batch's end, once; none while it runs. After it nothing reads its pools or writes
-  /// its destinations, and later work sees the bytes. `host` copies into host memory here.
+  /// its destinations, and later work sees the bytes.
   std::optional<Status> poll(UnpackId id);
   /// Returns when poll() may have news. Time::max(): nothing is in flight.
   base::Time expected(base::Time now) const;
@@ -94,25 +85,21 @@ class Unpacker {
   struct Run {
     std::uint64_t staged, bytes;
     cuda::CUdeviceptr to;
-    std::byte* host;  // used in the place of `to`
   };
   struct UnpackBatch {
-    UnpackId id = 0;  // 0: free
-    UnpackEntry* list = nullptr;
-    cuda::CUdeviceptr list_device = 0;
+    UnpackId id = 0;                 // 0: free
+    std::span<UnpackEntry> entries;  // in pinned memory, as `staging`
     std::byte* staging = nullptr;
-    cuda::CUdeviceptr staging_device = 0;
     std::array<cuda::CUdeviceptr, kRequests> pools{};
-    std::uint32_t entries = 0;
-    std::vector<Run> runs, host_runs;  // copied by the stream; by poll()
+    std::vector<Run> runs;
     std::size_t steps = 0, begun = 0;  // all; those submitted to the stream
-    std::uint64_t mark = 0;            // written after the last step
+    MarkedStream::Mark mark = 0;       // written after the last step
     Status status{};
     base::Time due{}, polled_at{};
   };
 
   Unpacker(const cuda::Device& device, Unpack method, unsigned ctas, const base::Clock& clock,
-           cuda::PinnedBuffer memory, cuda::Stream stream);
+           cuda::PinnedBuffer memory, MarkedStream stream);
   UnpackBatch& of(UnpackId id) { return batches_[id % kBatches]; }
   Result<std::uint64_t> check(std::span<const UnpackRequest> requests) const;
   void lay_out(UnpackBatch& batch, std::span<const UnpackRequest> requests,
@@ -123,23 +110,22 @@ class Unpacker {
       UnpackBatch& batch);  // Submits some steps and a mark, or nothing if there is no space.
   Status step(const cuda::DeviceScope& scope, const UnpackBatch& batch, std::size_t number) const;
   Status launch(const cuda::DeviceScope& scope, const UnpackBatch& batch) const;
-  void poll();  // Reads how far the stream is.
+  void poll_stream();
   void fail(const Status& cause);
-  bool quiet(const UnpackBatch& batch) const noexcept;
+  bool quiet(const UnpackBatch& batch) const noexcept {
+    return batch.id <= fed_ && stream_.reached(batch.mark);
+  }
 
   const cuda::Device& device_;
   const Unpack method_;
   const unsigned ctas_;
   const base::Clock& clock_;
-  Status failure_;                         // why the context failed
-  UnpackId last_ = 0, fed_ = 0;            // begun; wholly submitted
-  std::uint64_t marks_ = 0, reached_ = 0;  // submitted; of these completed
-  std::deque<unsigned> between_;           // stream entries for each mark not yet reached
-  unsigned in_stream_ = 0;                 // their sum
-  base::Time ask_at_{}, last_due_{};
+  Status failure_;               // why the context failed
+  UnpackId last_ = 0, fed_ = 0;  // begun; wholly submitted
+  base::Time last_due_{};
   cuda::PinnedBuffer memory_;  // the completed mark, lists, staging memory
   std::array<UnpackBatch, kBatches> batches_;
-  cuda::Stream stream_;  // last member: it ends before what it writes to
+  MarkedStream stream_;  // last member: it ends before what it writes to
 };
 
 }  // namespace linkspan::transport::nccl_net::tcpx
