@@ -1,10 +1,8 @@
 #include "transport/nccl_net/endpoint.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
-#include "base/no_memory.hpp"
 #include "base/schema/nccl_net_generated.h"
 
 namespace linkspan::transport::nccl_net {
@@ -21,27 +19,22 @@ constexpr Duration kSuspended = 5s;  // without a check for so long, this proces
 
 }  // namespace
 
-NcclNetEndpoint::NcclNetEndpoint(NcclNetTransport& transport, const NcclNetAddress& peer,
-                                 Channel& channel, base::Deadline)
-    : transport_(transport),
-      peer_(peer),
-      channel_(channel),
-      max_message_(std::min(transport.max_message(), peer.max_message)) {}
-
-NcclNetEndpoint::~NcclNetEndpoint() {
-  const Status over(Code::canceled, Scope::peer, "the endpoint has ended");
-  for (auto& [id, entry] : receives_) entry.queue->end(over);
-  for (auto& [id, entry] : sends_) entry.queue->end(over);
-  wake();
-  if (thread_ != nullptr) transport_.threads().leave(*thread_);
+Status NcclNetEndpoint::peer_is_gone() const {
+  return {Code::disconnected, Scope::peer,
+          "peer " + std::string(channel_.peer_name()) + " is gone"};
 }
 
 Status NcclNetEndpoint::ready() const {
   if (closed_) return {Code::canceled, Scope::peer, "the endpoint is closed"};
-  if (disconnected_)
-    return {Code::disconnected, Scope::peer,
-            "peer " + std::string(channel_.peer_name()) + " is gone"};
-  return failed_;
+  return disconnected_ ? peer_is_gone() : failed_;
+}
+
+/// Breaks all queues with the peer and gives the peer up.
+void NcclNetEndpoint::fail(const Status& why) {
+  if (!failed_.ok()) return;
+  failed_ = why;
+  queues_.end(why);
+  channel_.fail_peer(why);
 }
 
 /// Bounds how long a batch or region stays: a peer may send no message of a transfer and yet be
@@ -52,40 +45,44 @@ void NcclNetEndpoint::check_bounds() {
   const bool fresh = now - next_check_ > kSuspended;
   next_check_ = now + kBoundsCheck;
   for (NcclNetInflightBatch& inflight : own_batches_) {
-    if (!inflight.canceled || is_over(inflight)) continue;
+    if (!inflight.canceled_at || is_over(inflight)) continue;
     if (fresh)
-      inflight.canceled_at = std::max(inflight.canceled_at, now - kCancelEnds + kSuspended);
-    if (now - inflight.canceled_at > kCancelEnds)
+      inflight.canceled_at = std::max(*inflight.canceled_at, now - kCancelEnds + kSuspended);
+    if (now - *inflight.canceled_at > kCancelEnds)
       return fail(Status(Code::disconnected, Scope::peer,
                          "peer " + std::string(channel_.peer_name()) +
                              " has not ended a canceled transfer for 10 s: connect to it again"));
   }
   for (NcclNetInflightBatch& inflight : peer_batches_) {
     if (inflight.queue == nullptr || has_ended(inflight) || !inflight.end.ok()) continue;
-    if (fresh) inflight.moved_at = {};
+    if (fresh) inflight.stall.moved_at = {};
     inflight.end = stall_status(inflight, now);
     if (inflight.end.ok()) continue;
     inflight.queue->end(
         Status(Code::disconnected, Scope::peer,
                "another transfer by this connection has not gone on and was ended"));
-    wake();
+    queues_.wake();
   }
+}
+
+void NcclNetEndpoint::StallTimer::update(std::uint64_t moved, base::Time now) {
+  if (moved_at == base::Time{} || moved != seen) moved_at = now;
+  seen = moved;
 }
 
 /// Returns OK while the transfer may go on.
 Status NcclNetEndpoint::stall_status(NcclNetInflightBatch& inflight, base::Time now) {
-  const std::uint64_t moved = inflight.queue->moved();
-  if (inflight.moved_at == base::Time{} || moved != inflight.seen) inflight.moved_at = now;
-  inflight.seen = moved;
-  const Duration still = now - inflight.moved_at;
+  StallTimer& stall = inflight.stall;
+  stall.update(inflight.queue->moved(), now);
+  const Duration still = stall.still(now);
   if (inflight.op == Op::write && still > kMaxStall)
     return {Code::timed_out, Scope::request,
             "no message of it has come for 60 s: the region is not kept for it any longer"};
   const auto& memory = inflight.use.memory();
   if (memory == nullptr || !memory->retracted) return {};
-  if (!inflight.retracted_since) inflight.retracted_since = now;
+  if (!stall.retracted_since) stall.retracted_since = now;
   if (still <= (memory->revoke_immediately ? kMaxStallAtOnce : kMaxStallRetracted) &&
-      now - *inflight.retracted_since <= kMaxRetracted)
+      now - *stall.retracted_since <= kMaxRetracted)
     return {};
   return {Code::unreachable, Scope::request, "its owner has deregistered the region"};
 }
@@ -94,11 +91,10 @@ std::vector<Served> NcclNetEndpoint::served() const {
   std::vector<Served> all;
   for (const NcclNetInflightBatch& inflight : peer_batches_)
     if (inflight.use.memory() != nullptr && !has_ended(inflight))
-      all.push_back(
-          {.serial = inflight.use.memory()->key.id.serial,
-           .op = inflight.op,
-           .bytes = inflight.work->moved.load(std::memory_order_relaxed),
-           .still = inflight.moved_at == base::Time{} ? Duration{} : now() - inflight.moved_at});
+      all.push_back({.serial = inflight.use.memory()->key.id.serial,
+                     .op = inflight.op,
+                     .bytes = inflight.work->moved.load(std::memory_order_relaxed),
+                     .still = inflight.stall.still(now())});
   return all;
 }
 
@@ -135,10 +131,10 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   const WireKey& remote = inflight.remote->key();
   std::uint32_t number = 0;
   if (inflight.op == Op::read) {
-    auto found = receive_queue(local.device, remote.gpu);
+    const auto found = queues_.receive(local.device, remote.gpu);
     if (!found.ok()) return found.status();
-    number = (*found)->first;
-    inflight.queue = (*found)->second.queue;
+    number = found->number;
+    inflight.queue = found->queue;
     inflight.work = make_work(inflight);
     inflight.spans.clear();
   }
@@ -153,7 +149,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
     out.Finish(schema::CreateNetRead(out, inflight.id, serial, token, number, list));
   begin(inflight, inflight.op == Op::write ? MessageType::write : MessageType::read, out);
   own_batches_.splice(own_batches_.end(), posted);
-  flush();
+  outbox_.flush();
   return {};
 }
 
@@ -161,7 +157,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
 /// part: both or, if this throws, neither. The caller flushes.
 void NcclNetEndpoint::begin(const NcclNetInflightBatch& inflight, MessageType type,
                             const flatbuffers::FlatBufferBuilder& message) {
-  outbox_.push_back({type, finished(message)});
+  outbox_.push(type, message);
   if (inflight.work == nullptr) return;
   try {
     inflight.queue->add(inflight.work);
@@ -169,7 +165,7 @@ void NcclNetEndpoint::begin(const NcclNetInflightBatch& inflight, MessageType ty
     outbox_.pop_back();
     throw;
   }
-  wake();
+  queues_.wake();
 }
 
 /// Makes the messages of its spans.
@@ -178,16 +174,16 @@ std::shared_ptr<WorkRequest> NcclNetEndpoint::make_work(
   const std::shared_ptr<WireRegion> memory = inflight.use.memory();
   std::vector<WorkRequest::MessageBuffer> messages;
   for (const RegionSpan& span : inflight.spans)
-    for (std::uint64_t done = 0; done < span.bytes; done += max_message_)
+    for (std::uint64_t done = 0; done < span.bytes; done += max_message())
       messages.push_back({.address = (memory ? memory->address : 0) + span.offset + done,
-                          .bytes = std::min(max_message_, span.bytes - done)});
+                          .bytes = std::min(max_message(), span.bytes - done)});
   // Shared with the queue.
   return std::make_shared<WorkRequest>(memory, std::move(messages));
 }
 
 void NcclNetEndpoint::cancel(std::uint64_t cookie) {
   for (NcclNetInflightBatch& inflight : own_batches_) {
-    if (inflight.cookie != cookie || std::exchange(inflight.canceled, true)) continue;
+    if (inflight.cookie != cookie || inflight.canceled_at) continue;
     inflight.canceled_at = now();
     if (inflight.op == Op::write) {
       if (inflight.work != nullptr) inflight.work->send_empty = true;  // else set by on_clear()
@@ -195,23 +191,20 @@ void NcclNetEndpoint::cancel(std::uint64_t cookie) {
     }
     flatbuffers::FlatBufferBuilder out;
     out.Finish(schema::CreateNetCancel(out, inflight.id));
-    enqueue(MessageType::cancel, out);
+    outbox_.send(MessageType::cancel, out);
   }
 }
 
 std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
-  flush();
+  outbox_.flush();
   check_bounds();
   // Produce no more messages while the peer does not drain the outbox; this bounds the backlog.
-  if (outbox_.empty()) report_queues();
-  for (auto inflight = peer_batches_.begin(); inflight != peer_batches_.end() && outbox_.empty();) {
-    if (!has_ended(*inflight)) {
-      ++inflight;
-      continue;
-    }
-    report_end(*inflight);
-    inflight = peer_batches_.erase(inflight);
-  }
+  if (outbox_.empty()) queues_.report();
+  std::erase_if(peer_batches_, [this](const NcclNetInflightBatch& inflight) {
+    if (!outbox_.empty() || !has_ended(inflight)) return false;
+    report_end(inflight);
+    return true;
+  });
   std::size_t completed = 0;
   for (auto inflight = own_batches_.begin(); inflight != own_batches_.end();) {
     if (!is_over(*inflight)) {
@@ -219,7 +212,7 @@ std::size_t NcclNetEndpoint::progress(CompletionSink& sink) {
       continue;
     }
     Completion completion{inflight->cookie, end_of(*inflight)};
-    if (!completion.status.ok()) report_queues();
+    if (!completion.status.ok()) queues_.report();
     inflight =
         own_batches_.erase(inflight);  // releases its use before the owner learns that it is quiet
     sink.complete(std::move(completion));
@@ -238,12 +231,11 @@ bool NcclNetEndpoint::is_over(const NcclNetInflightBatch& inflight) const {
 }
 
 Status NcclNetEndpoint::end_of(const NcclNetInflightBatch& inflight) const {
-  if (disconnected_ && !inflight.ended_by_peer)
-    return {Code::disconnected, Scope::peer,
-            "peer " + std::string(channel_.peer_name()) + " is gone"};
+  if (disconnected_ && !inflight.ended_by_peer) return peer_is_gone();
   if (!failed_.ok() && !inflight.ended_by_peer) return failed_;
   Status here = inflight.work != nullptr ? inflight.work->status : Status();
-  if (inflight.canceled && (here.code() == Code::canceled || inflight.end.code() == Code::canceled))
+  if (inflight.canceled_at &&
+      (here.code() == Code::canceled || inflight.end.code() == Code::canceled))
     return {Code::canceled, Scope::request, "canceled"};
   // Prefers the cause: canceled and disconnected may only follow from the other side's error.
   const bool follows =
@@ -254,40 +246,38 @@ Status NcclNetEndpoint::end_of(const NcclNetInflightBatch& inflight) const {
 void NcclNetEndpoint::report_end(const NcclNetInflightBatch& inflight) {
   Status end = inflight.end;
   if (end.ok() && inflight.work != nullptr) end = inflight.work->status;
-  if (!end.ok()) report_queues();
+  if (!end.ok()) queues_.report();
   flatbuffers::FlatBufferBuilder out;
   const auto what = out.CreateString(end.what().substr(0, 512));
   out.Finish(schema::CreateNetEnded(out, inflight.id, static_cast<std::uint8_t>(end.code()), what));
-  enqueue(MessageType::ended, out);
+  outbox_.send(MessageType::ended, out);
 }
 
 PollHint NcclNetEndpoint::poll_hint() const {
-  const bool for_peer = !peer_batches_.empty(), sent = outbox_.empty();
+  const bool sent = outbox_.empty();
+  PollHint hint{.for_peer = !peer_batches_.empty()};
+  const auto now = [&hint] {
+    hint.when = PollHint::When::now;
+    return hint;
+  };
+  const auto after = [&hint](Duration wait) {
+    hint.when = PollHint::When::at;
+    hint.at = base::Clock::steady().now() + wait;
+    return hint;
+  };
   bool works = false, canceled = false;  // the thread works; the peer has to report an end
   for (const NcclNetInflightBatch& inflight : own_batches_) {
-    if (is_over(inflight)) return {.when = PollHint::When::now, .for_peer = for_peer};
+    if (is_over(inflight)) return now();
     works |= !has_ended(inflight);
-    canceled |= inflight.canceled;
+    canceled |= inflight.canceled_at.has_value();
   }
   for (const NcclNetInflightBatch& inflight : peer_batches_) {
-    if (sent && has_ended(inflight)) return {.when = PollHint::When::now, .for_peer = for_peer};
+    if (sent && has_ended(inflight)) return now();
     works |= !has_ended(inflight);
   }
-  const base::Time now = base::Clock::steady().now();
-  if (works) return {.when = PollHint::When::at, .at = now + kWorkPoll, .for_peer = for_peer};
-  // A queue that has to listen, or a broken one to report.
-  const auto unreported = [](const auto& each) {
-    const auto& entry = each.second;
-    return !entry.reported && (entry.reported_by_peer || entry.queue->broken());
-  };
-  const auto listens = [](const auto& each) {
-    return !each.second.reported && !each.second.announced;
-  };
-  if (!sent || std::any_of(receives_.begin(), receives_.end(), listens) ||
-      std::any_of(receives_.begin(), receives_.end(), unreported) ||
-      std::any_of(sends_.begin(), sends_.end(), unreported))
-    return {.when = PollHint::When::at, .at = now + kPeerPollInterval, .for_peer = for_peer};
-  if (canceled) return {.when = PollHint::When::at, .at = now + kBoundsCheck, .for_peer = for_peer};
+  if (works) return after(kWorkPoll);
+  if (!sent || queues_.has_reports()) return after(kPeerPollInterval);
+  if (canceled) return after(kBoundsCheck);
   return {};
 }
 
@@ -301,7 +291,7 @@ Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapp
           .executor = "both",
           .reason = "network plugin " + name_of(plugin) + ", device " +
                     transport_.device(gpu).name + ", messages of at most " +
-                    std::to_string(max_message_) + " bytes" +
+                    std::to_string(max_message()) + " bytes" +
                     (transport_.stages(local.facts())
                          ? "; staged in pinned memory: the device takes host memory only"
                          : ""),
@@ -329,18 +319,8 @@ bool NcclNetEndpoint::drained() const {
 
 void NcclNetEndpoint::peer_terminated() {
   disconnected_ = true;
-  outbox_.clear();
-  const Status why(Code::disconnected, Scope::peer,
-                   "peer " + std::string(channel_.peer_name()) + " is gone");
-  for (auto& [id, entry] : receives_) {
-    entry.queue->end(why);
-    entry.reported_by_peer = entry.announced = true;
-  }
-  for (auto& [id, entry] : sends_) {
-    entry.queue->end(why);
-    entry.reported_by_peer = true;
-  }
-  wake();
+  outbox_.close();
+  queues_.peer_terminated(peer_is_gone());
 }
 
 }  // namespace linkspan::transport::nccl_net

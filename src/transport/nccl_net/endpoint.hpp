@@ -14,17 +14,18 @@
 // next transfer takes another.
 #pragma once
 
-#include <deque>
+#include <algorithm>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/batch.hpp"
-#include "transport/nccl_net/message_type.hpp"
 #include "transport/nccl_net/nccl_net_transport.hpp"
+#include "transport/nccl_net/outbox.hpp"
+#include "transport/nccl_net/peer_queues.hpp"
 
 namespace linkspan::transport::nccl_net {
 
@@ -39,11 +40,12 @@ class NcclNetEndpoint final : public Endpoint {
                             kMaxStallAtOnce = std::chrono::seconds(1),
                             kMaxRetracted = std::chrono::seconds(30);
 
-  NcclNetEndpoint(NcclNetTransport& transport, const NcclNetAddress& peer, Channel& channel,
-                  base::Deadline deadline);
-  NcclNetEndpoint(const NcclNetEndpoint&) = delete;
-  NcclNetEndpoint& operator=(const NcclNetEndpoint&) = delete;
-  ~NcclNetEndpoint() override;
+  NcclNetEndpoint(NcclNetTransport& transport, NcclNetAddress peer, Channel& channel)
+      : transport_(transport),
+        peer_(std::move(peer)),
+        channel_(channel),
+        outbox_(channel),
+        queues_(transport, outbox_) {}
 
   Status post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
@@ -60,13 +62,22 @@ class NcclNetEndpoint final : public Endpoint {
   bool drained() const override;
 
  private:
-  /// Queues of an Endpoint in one direction, at most: two hosts of eight GPUs each need 81.
-  static constexpr std::size_t kMaxQueues = 128;
-
   struct RegionSpan {
     std::uint64_t offset = 0, bytes = 0;
   };
   using Spans = std::vector<RegionSpan>;
+
+  /// Measures for how long a request of the peer's has not moved.
+  struct StallTimer {
+    std::uint64_t seen = 0;                       // completed messages at the last check
+    base::Time moved_at{};                        // time of the last change; none: not checked
+    std::optional<base::Time> retracted_since{};  // its region was found deregistered
+
+    void update(std::uint64_t moved, base::Time now);
+    Duration still(base::Time now) const noexcept {
+      return moved_at == base::Time{} ? Duration{} : now - moved_at;
+    }
+  };
 
   /// Holds the state of a batch of ours, or of a request of the peer's.
   struct NcclNetInflightBatch {
@@ -77,44 +88,25 @@ class NcclNetEndpoint final : public Endpoint {
     Spans spans;  // of the memory here, until the WorkRequest is made
     const WireMapping* remote = nullptr;
     std::shared_ptr<WorkRequest> work;  // shared with the queue; null: not yet, or refused
-    bool canceled = false, ended_by_peer = false;
-    base::Time canceled_at{};
+    std::optional<base::Time> canceled_at{};
+    bool ended_by_peer = false;
     Status end;  // peer's request: why it was refused; ours: the peer's answer
     std::shared_ptr<WorkQueue> queue;  // that of `work`, shared with the maps; not of our writes
-    // Peer's request: completed messages at the last check and the time of the last change; when
-    // its region was found deregistered.
-    std::uint64_t seen = 0;
-    base::Time moved_at{};
-    std::optional<base::Time> retracted_since{};
+    StallTimer stall;                  // peer's request
   };
-  /// Holds a queue of one direction.
-  template <class Kind>
-  struct QueueEntry {
-    std::shared_ptr<Kind> queue;  // shared with the thread
-    GpuUuid theirs{};
-    bool announced = false;  // receive queues: its handle was sent
-    bool reported = false,
-         reported_by_peer = false;  // its end was sent to, or received from, the peer
-  };
-  using Receives = std::map<std::uint32_t, QueueEntry<ReceiveQueue>>;  // by our numbers
-  using Sends = std::map<std::uint32_t, QueueEntry<SendQueue>>;        // by the peer's numbers
 
+  Status peer_is_gone() const;
+  std::uint64_t max_message() const noexcept {  // bytes
+    return std::min(transport_.max_message(), peer_.max_message);
+  }
   base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
   void fail(const Status& why);
   void check_bounds();
   static Status stall_status(NcclNetInflightBatch& inflight, base::Time now);
   std::shared_ptr<WorkRequest> make_work(const NcclNetInflightBatch& inflight) const;
-  Result<Receives::iterator> receive_queue(const cuda::Device* ours, const GpuUuid& theirs);
-  static base::Deadline connect_by();  // Returns the deadline of a queue opened now.
-  void enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out);
-  void flush() noexcept;
   void begin(const NcclNetInflightBatch& inflight, MessageType type,
              const flatbuffers::FlatBufferBuilder& message);
-  /// Hands `queue` to the thread of this peer, which the first queue chooses.
-  Status start(std::shared_ptr<WorkQueue> queue);
-  void wake();  ///< Wakes that thread, if there is one.
-  void report_queues();
   static bool has_ended(const NcclNetInflightBatch& inflight);
   bool is_over(const NcclNetInflightBatch& inflight) const;
   Status end_of(const NcclNetInflightBatch& inflight) const;
@@ -136,21 +128,13 @@ class NcclNetEndpoint final : public Endpoint {
   NcclNetTransport& transport_;
   const NcclNetAddress peer_;
   Channel& channel_;
-  const std::uint64_t max_message_;  // bytes, at most
   bool closed_ = false, disconnected_ = false;
   Status failed_;  // why the peer was given up
   base::Time next_check_{};
   std::uint64_t last_id_ = 0;
-  std::uint32_t last_queue_ = 0;
   std::list<NcclNetInflightBatch> own_batches_, peer_batches_;
-  Receives receives_;
-  Sends sends_;
-  PluginThread* thread_ = nullptr;  // of transport_.threads()
-  struct QueuedMessage {
-    MessageType type;
-    std::vector<std::byte> bytes;
-  };
-  std::deque<QueuedMessage> outbox_;
+  Outbox outbox_;
+  PeerQueues queues_;
 };
 
 }  // namespace linkspan::transport::nccl_net

@@ -1,6 +1,5 @@
 // Handles the peer's messages to a NcclNetEndpoint: hostile bytes until they are verified.
 #include <algorithm>
-#include <exception>
 
 #include "base/schema/nccl_net_generated.h"
 #include "base/untrusted_input.hpp"
@@ -55,21 +54,7 @@ Status NcclNetEndpoint::on_open(std::span<const std::byte> bytes) {
   GpuUuid gpu{};
   if (wire == nullptr || !schema::take(wire->gpu(), gpu))
     return corrupt_net_message("malformed open");
-  if (sends_.contains(wire->flow())) return corrupt_net_message("a flow is opened twice");
-  if (sends_.size() >= kMaxQueues) return corrupt_net_message("more flows than a peer may open");
-  const NcclNetOptions& options = transport_.options();
-  const cuda::Device* device = nullptr;
-  if (gpu != GpuUuid{} && options.topology != nullptr) device = options.topology->active(gpu);
-  if (gpu != GpuUuid{} && device == nullptr)
-    return corrupt_net_message("a flow from a GPU of which no region was published");
-  // Shared with the thread.
-  auto queue = std::make_shared<SendQueue>(options.plugin, device, transport_.nic(gpu),
-                                           connect_by(), transport_.staging());
-  Sends made;
-  made.emplace(wire->flow(), QueueEntry<SendQueue>{.queue = queue});
-  if (Status status = start(std::move(queue)); !status.ok()) return status;
-  sends_.merge(made);
-  return {};
+  return queues_.on_open(wire->flow(), gpu);
 }
 
 Status NcclNetEndpoint::on_listening(std::span<const std::byte> bytes) {
@@ -77,11 +62,7 @@ Status NcclNetEndpoint::on_listening(std::span<const std::byte> bytes) {
   Handle handle{};
   if (wire == nullptr || !schema::take(wire->handle(), handle))
     return corrupt_net_message("malformed listening");
-  const auto entry = sends_.find(wire->flow());
-  if (entry == sends_.end()) return corrupt_net_message("a flow listens that was not opened");
-  entry->second.queue->set_handle(handle);
-  wake();
-  return {};
+  return queues_.on_listening(wire->flow(), handle);
 }
 
 Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
@@ -89,14 +70,7 @@ Status NcclNetEndpoint::on_broken(std::span<const std::byte> bytes) {
   Status why;
   if (wire == nullptr || !parse_status(wire->code(), *wire->what(), why) || why.ok())
     return corrupt_net_message("malformed broken");
-  const auto mark_broken = [&](auto& queues) {
-    const auto entry = queues.find(wire->flow());
-    if (entry == queues.end()) return;  // both sides have reported it
-    entry->second.reported_by_peer = true;
-    entry->second.queue->end(why);
-  };
-  wire->by_receiver() ? mark_broken(sends_) : mark_broken(receives_);
-  wake();
+  queues_.on_broken(wire->flow(), wire->by_receiver(), why);
   return {};
 }
 
@@ -151,19 +125,19 @@ Status NcclNetEndpoint::on_write(std::span<const std::byte> bytes) {
   std::list<NcclNetInflightBatch> accepted;  // as posted in post()
   NcclNetInflightBatch& inflight = accepted.emplace_back(*std::move(request));
   if (inflight.end.ok()) {
-    auto queue = receive_queue(inflight.use.memory()->device, gpu);
-    inflight.end = queue.status();
-    if (queue.ok()) {
+    const auto found = queues_.receive(inflight.use.memory()->device, gpu);
+    inflight.end = found.status();
+    if (found.ok()) {
       inflight.work = make_work(inflight);
-      inflight.queue = (*queue)->second.queue;
+      inflight.queue = found->queue;
       flatbuffers::FlatBufferBuilder out;
-      out.Finish(schema::CreateNetClear(out, inflight.id, (*queue)->first));
+      out.Finish(schema::CreateNetClear(out, inflight.id, found->number));
       begin(inflight, MessageType::clear, out);
     }
   }
   peer_batches_.splice(peer_batches_.end(), accepted);
-  flush();
-  wake();
+  outbox_.flush();
+  queues_.wake();
   return {};
 }
 
@@ -173,37 +147,36 @@ Status NcclNetEndpoint::on_clear(std::span<const std::byte> bytes) {
   NcclNetInflightBatch* const inflight = find(own_batches_, wire->id());
   if (inflight == nullptr || inflight->op != Op::write || inflight->work != nullptr)
     return corrupt_net_message("what is clear was not asked for");
-  const auto entry = sends_.find(wire->flow());
-  if (entry == sends_.end()) return corrupt_net_message("clear for a flow that was not opened");
-  if (entry->second.queue->device() != inflight->use.memory()->device)
+  const auto queue = queues_.send(wire->flow());
+  if (queue == nullptr) return corrupt_net_message("clear for a flow that was not opened");
+  if (queue->device() != inflight->use.memory()->device)
     return corrupt_net_message("clear for a flow of other memory");
   const auto work = make_work(*inflight);
-  work->send_empty = inflight->canceled;
-  entry->second.queue->add(work);
+  work->send_empty = inflight->canceled_at.has_value();
+  queue->add(work);
   inflight->work = work;
   inflight->spans.clear();
-  wake();
+  queues_.wake();
   return {};
 }
 
 Status NcclNetEndpoint::on_read(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::NetRead>(bytes);
   if (wire == nullptr) return corrupt_net_message("malformed read");
-  const auto entry = sends_.find(wire->flow());
-  if (entry == sends_.end())
-    return corrupt_net_message("a read through a flow that was not opened");
+  const auto queue = queues_.send(wire->flow());
+  if (queue == nullptr) return corrupt_net_message("a read through a flow that was not opened");
   auto request = on_request(*wire, Op::read);
   if (!request.ok()) return request.status();
   std::list<NcclNetInflightBatch> accepted;
   NcclNetInflightBatch& inflight = accepted.emplace_back(*std::move(request));
   if (const auto& memory = inflight.use.memory();
-      memory != nullptr && memory->device != entry->second.queue->device())
+      memory != nullptr && memory->device != queue->device())
     return corrupt_net_message("a read through a flow of other memory");
   inflight.work = make_work(inflight);  // if refused: of empty messages
-  inflight.queue = entry->second.queue;
+  inflight.queue = queue;
   inflight.queue->add(inflight.work);
   peer_batches_.splice(peer_batches_.end(), accepted);
-  wake();
+  queues_.wake();
   return {};
 }
 
@@ -235,29 +208,8 @@ Status NcclNetEndpoint::on_ended(std::span<const std::byte> bytes) {
 
 NcclNetEndpoint::NcclNetInflightBatch* NcclNetEndpoint::find(
     std::list<NcclNetInflightBatch>& batches, std::uint64_t id) {
-  const auto found =
-      std::find_if(batches.begin(), batches.end(),
-                   [id](const NcclNetInflightBatch& inflight) { return inflight.id == id; });
+  const auto found = std::ranges::find(batches, id, &NcclNetInflightBatch::id);
   return found == batches.end() ? nullptr : &*found;
-}
-
-void NcclNetEndpoint::enqueue(MessageType type, const flatbuffers::FlatBufferBuilder& out) {
-  if (disconnected_) return;
-  outbox_.push_back({type, finished(out)});
-  flush();
-}
-
-void NcclNetEndpoint::flush() noexcept {
-  try {
-    while (!outbox_.empty()) {
-      const QueuedMessage& next = outbox_.front();
-      const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
-      if (status.code() == Code::no_resource) return;
-      outbox_.pop_front();  // or the peer is lost, and peer_gone() follows
-    }
-  } catch (const std::exception&) {
-    // No memory: the rest is sent by progress().
-  }
 }
 
 }  // namespace linkspan::transport::nccl_net

@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kMaxMessage = std::uint64_t{4} << 20;
 static_assert(kMaxMessage <= copy::Staging::kMaxBufferBytes);
 constexpr std::uint64_t kUnpackAlignment = 4096;
+constexpr Duration kConnect = std::chrono::seconds(10);  // of a queue, from its first use
 
 }  // namespace
 
@@ -52,6 +53,18 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
 int NcclNetTransport::nic(const GpuUuid& gpu) const noexcept {
   const auto found = nics_.find(gpu);
   return found == nics_.end() ? 0 : found->second;
+}
+
+QueueAttributes NcclNetTransport::queue_attributes(const cuda::Device* device) {
+  return {.plugin = options_.plugin,
+          .device = device,
+          .nic = nic(device != nullptr ? device->info().uuid : GpuUuid{}),
+          .connect_by = base::Deadline::in(kConnect),
+          .staging = {.staging_streams = &staging_streams_,
+                      .buffer_bytes = max_message_,
+                      .ctas = options_.copy_ctas.value_or(~0U)},
+          .topology = options_.topology,
+          .unpack = options_.unpack};
 }
 
 Status NcclNetTransport::check_memory(const memory::Region::Facts& facts) const {
@@ -96,15 +109,14 @@ std::vector<std::byte> NcclNetTransport::address() const {
 }
 
 Result<std::unique_ptr<Endpoint>> NcclNetTransport::connect(std::span<const std::byte> address,
-                                                            Channel& channel,
-                                                            base::Deadline deadline) {
+                                                            Channel& channel, base::Deadline) {
   auto peer = decode_address(address);
   if (!peer.ok()) return peer.status();
   if (const std::uint64_t known = channel.process().incarnation;
       known != 0 && known != peer->incarnation)
     return Status(Code::corrupt, Scope::peer, "an address of another Engine");
   return std::unique_ptr<Endpoint>(
-      std::make_unique<NcclNetEndpoint>(*this, *peer, channel, deadline));
+      std::make_unique<NcclNetEndpoint>(*this, *std::move(peer), channel));
 }
 
 }  // namespace linkspan::transport::nccl_net

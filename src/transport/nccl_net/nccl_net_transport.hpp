@@ -36,9 +36,6 @@ class NcclNetTransport final : public Transport {
  public:
   /// not_found: the plugin has no device.
   static Result<std::unique_ptr<Transport>> create(NcclNetOptions options);
-  NcclNetTransport(const NcclNetTransport&) = delete;
-  NcclNetTransport& operator=(const NcclNetTransport&) = delete;
-  ~NcclNetTransport() override = default;
 
   std::string_view name() const noexcept override { return "nccl_net"; }
   const Capabilities& capabilities() const noexcept override { return capabilities_; }
@@ -64,14 +61,10 @@ class NcclNetTransport final : public Transport {
   bool stages(const memory::Region::Facts& facts) const {
     return facts.kind == MemoryKind::device && !device(facts.gpu).supports(abi::kCuda);
   }
-  Staged::StagingOptions staging() noexcept {
-    return {.staging_streams = &staging_streams_,
-            .buffer_bytes = max_message_,
-            .ctas = options_.copy_ctas.value_or(~0U)};
-  }
+  /// Returns the attributes of a queue that is opened now, for memory of `device`; null: host
+  /// memory.
+  QueueAttributes queue_attributes(const cuda::Device* device);
   const NcclNetOptions& options() const noexcept { return options_; }
-  /// Returns the plugin's device for memory of that GPU; the first one for host memory.
-  int nic(const GpuUuid& gpu) const noexcept;
   const Properties& device(const GpuUuid& gpu) const noexcept {
     return options_.plugin->devices()[static_cast<std::size_t>(nic(gpu))];
   }
@@ -84,6 +77,8 @@ class NcclNetTransport final : public Transport {
 
  private:
   explicit NcclNetTransport(NcclNetOptions options);
+  /// Returns the plugin's device for memory of that GPU; the first one for host memory.
+  int nic(const GpuUuid& gpu) const noexcept;
 
   const NcclNetOptions options_;
   std::map<GpuUuid, int> nics_;

@@ -5,11 +5,6 @@
 
 namespace linkspan::transport::nccl_net {
 
-std::optional<Handle> ReceiveQueue::handle() const {
-  const base::MutexLock lock(mutex_);
-  return handle_;
-}
-
 bool ReceiveQueue::step() {
   if (comm_ == nullptr && !accept()) return false;
   const bool begun = begin();
@@ -18,13 +13,12 @@ bool ReceiveQueue::step() {
 }
 
 bool ReceiveQueue::accept() {
-  if (connect_by_.passed()) fail(late("from the peer"));
+  if (attributes_.connect_by.passed()) fail(late("from the peer"));
   if (listener_ == nullptr) {
-    auto opened = Listener::open(plugin_, nic_);
+    auto opened = Listener::open(attributes_.plugin, attributes_.nic);
     if (!opened.ok()) return fail(opened.status()), false;
     listener_ = *std::move(opened);
-    const base::MutexLock lock(mutex_);
-    handle_ = listener_->handle();
+    set_handle(listener_->handle());
   }
   auto comm = listener_->accept();
   fail(comm.status());
@@ -32,20 +26,20 @@ bool ReceiveQueue::accept() {
   comm_ = *std::move(comm);
   listener_.reset();
   stage_if_needed(Staged::Direction::to_gpu);
-  if (device_ == nullptr || staged_ != nullptr || !comm_->unpacks()) return true;
+  if (device() == nullptr || staged_ != nullptr || !comm_->unpacks()) return true;
   fail(make_unpacker());
   return good();
 }
 
 Status ReceiveQueue::make_unpacker() {
-  auto pool = tcpx::find_pool(*unpacking_.topology, *device_, comm_->kernels());
+  auto pool = tcpx::find_pool(*attributes_.topology, *device(), comm_->kernels());
   if (!pool.ok()) return pool.status();
   pool_ = *pool;
   const auto create = [&](Unpack method) {
-    return tcpx::Unpacker::create(*device_, method, {.ctas = unpacking_.ctas});
+    return tcpx::Unpacker::create(*device(), method, {.ctas = attributes_.staging.ctas});
   };
-  auto made = create(unpacking_.method.value_or(Unpack::kernel));
-  if (!made.ok() && made.status().code() == Code::unsupported && !unpacking_.method)
+  auto made = create(attributes_.unpack.value_or(Unpack::kernel));
+  if (!made.ok() && made.status().code() == Code::unsupported && !attributes_.unpack)
     made = create(Unpack::d2d);
   if (!made.ok()) return made.status();
   unpacker_ = *std::move(made);
@@ -53,14 +47,15 @@ Status ReceiveQueue::make_unpacker() {
 }
 
 bool ReceiveQueue::flushes() const noexcept {
-  return device_ != nullptr && unpacker_ == nullptr && staged_ == nullptr;
+  return device() != nullptr && unpacker_ == nullptr && staged_ == nullptr;
 }
 
 /// Returns true if flushes must come before new receives: a plugin may need a request for each
 /// flush.
 bool ReceiveQueue::flushes_first() const {
-  return flushes() && comm_->in_flight() + arrivals_.size() >=
-                          static_cast<std::size_t>(plugin_->max_requests(nic_));
+  return flushes() &&
+         comm_->in_flight() + arrivals_.size() >=
+             static_cast<std::size_t>(attributes_.plugin->max_requests(attributes_.nic));
 }
 
 /// Returns none if no staging buffer is free, or fail() was called.
@@ -139,7 +134,7 @@ bool ReceiveQueue::complete_arrivals() {
 }
 
 bool ReceiveQueue::is_in_place(ReceiveCompletion& arrival) {
-  if (device_ == nullptr || arrival.done.bytes == 0 || arrival.in_place) return true;
+  if (device() == nullptr || arrival.done.bytes == 0 || arrival.in_place) return true;
   if (staged_ != nullptr) return !staged_->is_in_flight(arrival.done.cookie);
   if (unpacker_ != nullptr) {
     if (arrival.unpack_id == 0) unpack();
@@ -206,7 +201,7 @@ bool ReceiveQueue::may_close() {
 void ReceiveQueue::close() {
   arrivals_.clear();
   if (unpacker_ != nullptr)  // it owns pinned memory, whose release may block
-    unpacking_.topology->destroyer()->end(std::move(unpacker_));
+    attributes_.topology->destroyer()->end(std::move(unpacker_));
   comm_.reset();
   listener_.reset();
 }

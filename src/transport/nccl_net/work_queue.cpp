@@ -39,6 +39,16 @@ std::optional<Status> WorkQueue::broken() const {
   return broken_;
 }
 
+void WorkQueue::set_handle(const Handle& handle) {
+  const base::MutexLock lock(mutex_);
+  handle_ = handle;
+}
+
+std::optional<Handle> WorkQueue::handle() const {
+  const base::MutexLock lock(mutex_);
+  return handle_;
+}
+
 bool WorkQueue::accept_requests() {
   const base::MutexLock lock(mutex_);
   fail(ending_);
@@ -51,8 +61,8 @@ bool WorkQueue::accept_requests() {
 
 /// Makes the GPU current that the plugin expects.
 void WorkQueue::enter(std::optional<cuda::DeviceScope>& scope) {
-  if (device_ == nullptr) return;
-  auto entered = device_->enter();
+  if (device() == nullptr) return;
+  auto entered = device()->enter();
   fail(entered.status());
   if (entered.ok()) scope.emplace(*std::move(entered));
 }
@@ -116,8 +126,8 @@ void WorkQueue::release() {
 }
 
 void WorkQueue::stage_if_needed(Staged::Direction direction) {
-  if (device_ != nullptr && !comm()->properties().supports(abi::kCuda))
-    staged_ = std::make_unique<Staged>(*comm(), *device_, staging_, direction);
+  if (device() != nullptr && !comm()->properties().supports(abi::kCuda))
+    staged_ = std::make_unique<Staged>(*comm(), *device(), attributes_.staging, direction);
 }
 
 bool WorkQueue::poll_gpu() {
@@ -148,11 +158,6 @@ void WorkQueue::pop_order() {
 
 // ---- SendQueue ----------------------------------------------------------------------------------
 
-void SendQueue::set_handle(const Handle& handle) {
-  const base::MutexLock lock(mutex_);
-  handle_ = handle;
-}
-
 bool SendQueue::step() {
   if (comm_ == nullptr && !connect()) return false;
   const bool filled = staged_ != nullptr && fill();
@@ -162,15 +167,11 @@ bool SendQueue::step() {
 }
 
 bool SendQueue::connect() {
-  if (connect_by_.passed()) fail(late("to the peer"));
+  if (attributes_.connect_by.passed()) fail(late("to the peer"));
   if (pending_connect_ == nullptr) {
-    std::optional<Handle> handle;
-    {
-      const base::MutexLock lock(mutex_);
-      handle = handle_;
-    }
-    if (!handle) return false;
-    auto opened = PendingConnect::open(plugin_, nic_, *handle);
+    const auto listener = handle();
+    if (!listener) return false;
+    auto opened = PendingConnect::open(attributes_.plugin, attributes_.nic, *listener);
     if (!opened.ok()) return fail(opened.status()), false;
     pending_connect_ = *std::move(opened);
   }

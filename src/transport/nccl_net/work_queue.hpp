@@ -5,8 +5,8 @@
 // thread (plugin_thread.hpp) executes them in order. The n-th send fills the n-th receive, so a
 // sender that has nothing to send, or may not, sends empty messages. Breaking a queue ends all of
 // its requests.
-// Threads: add(), end(), broken(), handle() any thread; poll(), release() and idle() the
-// transport's.
+// Threads: add(), end(), broken(), set_handle(), handle() any thread; poll(), release() and idle()
+// the transport's.
 // Invariants: a WorkRequest ends once, when this side no longer touches its memory for it.
 // Registrations end before the comm. A broken queue has no comm and no requests.
 #pragma once
@@ -50,17 +50,21 @@ struct WorkRequest {
   std::size_t staged = 0;  // messages before this are, or were, in staging buffers
 };
 
+/// Describes a queue; set when it is made.
+struct QueueAttributes {
+  std::shared_ptr<Plugin> plugin;        ///< Shared with the transport and other queues.
+  const cuda::Device* device = nullptr;  ///< GPU of the memory. Null: host memory.
+  int nic = 0;                           ///< The plugin's device.
+  base::Deadline connect_by;
+  Staged::StagingOptions staging;  ///< For a `nic` that does not take GPU memory.
+  // For one that receives into a bounce pool:
+  cuda::Topology* topology = nullptr;
+  std::optional<Unpack> unpack{};  ///< None: by a kernel, or by copies where kernels do not load.
+};
+
 class WorkQueue {
  public:
-  /// Creates a queue for memory of the GPU `device`, or for host memory if that is null. `nic` is
-  /// the plugin's device. `staging` is for a `nic` that does not take GPU memory.
-  WorkQueue(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
-            base::Deadline connect_by, const Staged::StagingOptions& staging)
-      : plugin_(std::move(plugin)),
-        device_(device),
-        nic_(nic),
-        connect_by_(connect_by),
-        staging_(staging) {}
+  explicit WorkQueue(QueueAttributes attributes) : attributes_(std::move(attributes)) {}
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
   virtual ~WorkQueue() = default;  ///< Requires: broken.
@@ -70,6 +74,11 @@ class WorkQueue {
   void add(std::shared_ptr<WorkRequest> work) LINKSPAN_EXCLUDES(mutex_);
   /// Breaks the queue with `why`, unless it is broken.
   void end(const Status& why) LINKSPAN_EXCLUDES(mutex_);
+  /// Sets the handle of the listener: the peer's for a send queue, else this side's. Called once.
+  void set_handle(const Handle& handle) LINKSPAN_EXCLUDES(mutex_);
+
+  /// Returns that handle; none while nothing listens.
+  std::optional<Handle> handle() const LINKSPAN_EXCLUDES(mutex_);
 
   /// Returns the number of completed messages.
   std::uint64_t moved() const noexcept { return moved_.load(std::memory_order_relaxed); }
@@ -83,7 +92,7 @@ class WorkQueue {
   /// Returns true if it has nothing to do until add() or end().
   bool idle() const { return ready() && requests_.empty() && good(); }
 
-  const cuda::Device* device() const noexcept { return device_; }
+  const cuda::Device* device() const noexcept { return attributes_.device; }
 
  protected:
   static constexpr int kTag = 0;
@@ -116,24 +125,21 @@ class WorkQueue {
   /// Ends the oldest request.
   void pop_order();
 
-  const std::shared_ptr<Plugin> plugin_;  // shared with the transport and other queues
-  const cuda::Device* const device_;
-  const int nic_;
-  const base::Deadline connect_by_;
-  const Staged::StagingOptions staging_;
+  const QueueAttributes attributes_;
   std::unique_ptr<Staged> staged_;                     // null: the comm takes the memory itself
   std::deque<std::shared_ptr<WorkRequest>> requests_;  // shared with the Endpoint
   std::size_t next_ = 0;                               // requests before this have begun
-  mutable base::Mutex mutex_;                          // for what the thread and the Endpoint share
 
  private:
   bool accept_requests() LINKSPAN_EXCLUDES(mutex_);
   void enter(std::optional<cuda::DeviceScope>& scope);
   bool shut_down() LINKSPAN_EXCLUDES(mutex_);
 
+  mutable base::Mutex mutex_;  // for what the thread and the Endpoint share
   std::vector<std::shared_ptr<WorkRequest>> posted_ LINKSPAN_GUARDED_BY(mutex_);
   Status ending_ LINKSPAN_GUARDED_BY(mutex_);
   std::optional<Status> broken_ LINKSPAN_GUARDED_BY(mutex_);
+  std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
 
   std::atomic<std::uint64_t> moved_{0};
   Status failed_;
@@ -148,21 +154,18 @@ class WorkQueue {
 class SendQueue final : public WorkQueue {
  public:
   using WorkQueue::WorkQueue;
-  /// Sets the handle of the peer's listener. Called once.
-  void set_handle(const Handle& handle) LINKSPAN_EXCLUDES(mutex_);
 
  private:
   bool ready() const override { return comm_ != nullptr; }
   bool step() override;
   void close() override;
   Comm* comm() noexcept override { return comm_.get(); }
-  bool connect() LINKSPAN_EXCLUDES(mutex_);
+  bool connect();
   bool fill();
   std::optional<MessagePlace> next_place(const WorkRequest& work, bool empty);
   bool begin();
   bool check_completions();
 
-  std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
   std::unique_ptr<PendingConnect> pending_connect_;
   std::unique_ptr<SendComm> comm_;
   std::size_t filling_ = 0;  // requests before this have been staged as far as needed
@@ -173,19 +176,7 @@ class SendQueue final : public WorkQueue {
 /// Receives; this side opens it and the peer connects.
 class ReceiveQueue final : public WorkQueue {
  public:
-  /// Tells how to unpack. Without `method`: by a kernel, or by copies where kernels do not load.
-  struct Unpacking {
-    const cuda::Topology* topology = nullptr;
-    std::optional<Unpack> method{};
-    std::optional<unsigned> ctas{};
-  };
-  ReceiveQueue(std::shared_ptr<Plugin> plugin, const cuda::Device* device, int nic,
-               base::Deadline connect_by, const Staged::StagingOptions& staging,
-               const Unpacking& unpacking)
-      : WorkQueue(std::move(plugin), device, nic, connect_by, staging), unpacking_(unpacking) {}
-
-  /// Returns the listener's handle once it listens.
-  std::optional<Handle> handle() const LINKSPAN_EXCLUDES(mutex_);
+  using WorkQueue::WorkQueue;
 
  private:
   /// Describes a completed receive, of the oldest request that still misses some.
@@ -203,7 +194,7 @@ class ReceiveQueue final : public WorkQueue {
   bool may_close() override;
   void close() override;
   Comm* comm() noexcept override { return comm_.get(); }
-  bool accept() LINKSPAN_EXCLUDES(mutex_);
+  bool accept();
   Status make_unpacker();
   bool flushes() const noexcept;
   bool flushes_first() const;
@@ -215,8 +206,6 @@ class ReceiveQueue final : public WorkQueue {
   void unpack();
   void poll_unpacks();
 
-  const Unpacking unpacking_;
-  std::optional<Handle> handle_ LINKSPAN_GUARDED_BY(mutex_);
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<ReceiveComm> comm_;
   std::size_t arriving_ = 0;  // requests before this have arrived
