@@ -8,7 +8,7 @@ namespace linkspan::transport::tcp {
 void DataConnectionCount::work(base::Time now, bool busy) noexcept {
   if (busy_) {
     unseen_ += now - seen_;
-    window_ += now - seen_;
+    window_.time += now - seen_;
   }
   seen_ = now;
   busy_ = busy;
@@ -17,13 +17,13 @@ void DataConnectionCount::work(base::Time now, bool busy) noexcept {
 unsigned DataConnectionCount::update(std::uint64_t bytes, unsigned connections) noexcept {
   unseen_ = {};
   if (std::exchange(came_, connections) != connections || connections < wanted_) {
-    begin_window(bytes);
+    window_ = {.from = bytes};
     return wanted_;
   }
-  if (bytes - from_ < kWindowBytes || window_ < kWindowTime) return wanted_;
-  const double rate = static_cast<double>(bytes - from_) / static_cast<double>(window_.count());
-  rested_ += window_;
-  begin_window(bytes);
+  if (!window_.is_over(bytes)) return wanted_;
+  const double rate = window_.rate(bytes);
+  rested_ += window_.time;
+  window_ = {.from = bytes};
   if (std::exchange(fresh_, false)) return wanted_;
   if (rate_ && rate < kGain * *rate_) {
     if (++in_vain_ == kWindows) rest();
@@ -40,11 +40,6 @@ unsigned DataConnectionCount::update(std::uint64_t bytes, unsigned connections) 
 void DataConnectionCount::on_connection_refused() noexcept {
   if (wanted_ != 0) --wanted_;
   if (rate_) rest();  // once for each doubling
-}
-
-void DataConnectionCount::begin_window(std::uint64_t bytes) noexcept {
-  from_ = bytes;
-  window_ = {};
 }
 
 void DataConnectionCount::rest() noexcept {

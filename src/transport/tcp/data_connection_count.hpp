@@ -32,6 +32,7 @@ class DataConnectionCount {
 
   /// Records that from now on something is in flight, or nothing.
   void work(base::Time now, bool busy) noexcept;
+  bool is_busy() const noexcept { return busy_; }
   /// Returns true if something was in flight for kUpdateInterval since the last update().
   bool is_due() const noexcept { return unseen_ >= kUpdateInterval; }
   /// Returns how many connections there should be. `bytes`: moved in all; `connections`:
@@ -44,19 +45,29 @@ class DataConnectionCount {
   bool may_grow() const noexcept { return wanted_ < most_; }
 
  private:
-  void begin_window(std::uint64_t bytes) noexcept;
+  /// Measures the rate since its begin.
+  struct RateWindow {
+    std::uint64_t from = 0;  // bytes before it
+    Duration time{};         // work in it
+    bool is_over(std::uint64_t bytes) const noexcept {
+      return bytes - from >= kWindowBytes && time >= kWindowTime;
+    }
+    double rate(std::uint64_t bytes) const noexcept {
+      return static_cast<double>(bytes - from) / static_cast<double>(time.count());
+    }
+  };
   void rest() noexcept;
 
   unsigned wanted_, came_ = 0;
   const unsigned most_;
   bool busy_ = false;
-  bool fresh_ = false;            // the window is the first with new connections
-  base::Time seen_{};             // time is counted up to here
-  Duration unseen_{}, window_{};  // work since the last update, and in the window
-  std::uint64_t from_ = 0;        // bytes before the window
-  std::optional<double> rate_;    // rate before the last doubling, while it is on trial
-  unsigned in_vain_ = 0;          // windows of that trial without a gain
-  Duration rested_{}, pause_{};   // time of work
+  bool fresh_ = false;  // the window is the first with new connections
+  RateWindow window_;
+  base::Time seen_{};            // time is counted up to here
+  Duration unseen_{};            // work since the last update
+  std::optional<double> rate_;   // rate before the last doubling, while it is on trial
+  unsigned in_vain_ = 0;         // windows of that trial without a gain
+  Duration rested_{}, pause_{};  // time of work
 };
 
 }  // namespace linkspan::transport::tcp
