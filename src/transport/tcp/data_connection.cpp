@@ -1,9 +1,5 @@
 #include "transport/tcp/data_connection.hpp"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include "transport/tcp/data_connection_thread.hpp"
 
 namespace linkspan::transport::tcp {
@@ -14,13 +10,6 @@ void DataConnection::send_now() {
 }
 
 void DataConnection::wake() { thread_.wake(); }
-
-std::uint64_t DataConnection::traffic() const {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  (void)::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes);
-  return info.tcpi_bytes_acked + info.tcpi_bytes_received;
-}
 
 DataConnection::PollResult DataConnection::poll(bool woken) {
   PollResult result;
@@ -52,8 +41,7 @@ DataConnection::PollResult DataConnection::poll(bool woken) {
   }
   // Resets the connection: data of ended puts that the kernels still hold must not land later. Data
   // of answers may.
-  if (const linger at_once{.l_onoff = 1, .l_linger = 0}; group_->abandons())
-    (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  if (group_->abandons()) socket_.reset_on_close();
   const bool sends = !sender_.stop(), receives = !receiver_.stop();
   result.needs_polling = sends || receives;
   result.over = !result.needs_polling;

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/fd.hpp"
 #include "transport/tcp/connection_group.hpp"
+#include "transport/tcp/data_socket.hpp"
 #include "transport/tcp/receiver.hpp"
 #include "transport/tcp/sender.hpp"
 
@@ -30,11 +30,9 @@ class DataConnection {
                  const DataConnectionOptions& options, DataConnectionThread& thread)
       : group_(std::move(group)),
         thread_(thread),
-        socket_(std::move(socket.socket)),
-        tls_(std::move(socket.tls)),
-        sender_(*group_, socket_.get(), tls_.get(), *options.staging_streams, options.ctas),
-        receiver_(*group_, socket_.get(), tls_.get(), options.peer, *options.staging_streams,
-                  options.ctas) {
+        socket_(std::move(socket.socket), std::move(socket.tls)),
+        sender_(*group_, socket_, *options.staging_streams, options.ctas),
+        receiver_(*group_, socket_, options.peer, *options.staging_streams, options.ctas) {
     if (!socket.keys) return;
     sender_.seal(socket.keys->out);
     receiver_.expect_seals(socket.keys->in);
@@ -50,10 +48,9 @@ class DataConnection {
   void wake();
   bool is_idle() const noexcept { return sender_.is_idle(); }
 
-  /// Returns the bytes that the peer's kernel has acknowledged plus those received.
-  std::uint64_t traffic() const;
+  std::uint64_t traffic() const noexcept { return socket_.traffic(); }
 
-  int socket() const noexcept { return socket_.get(); }
+  int socket() const noexcept { return socket_.fd(); }
   ConnectionGroup& group() noexcept { return *group_; }
   void on_ready(bool readable, bool writable) noexcept {
     readable_ |= readable;
@@ -74,8 +71,7 @@ class DataConnection {
  private:
   const std::shared_ptr<ConnectionGroup> group_;  // shared with the Endpoint and other connections
   DataConnectionThread& thread_;
-  const base::Fd socket_;
-  const std::unique_ptr<base::TlsEnd> tls_;  // null: not encrypted
+  DataSocket socket_;
   // Directions to poll. A direction without an event is left alone, as other threads may use it.
   bool readable_ = true, sends_ = true, reset_ = false;
   std::uint64_t seen_revocations_ = 0;  // last value of the group's revocations()

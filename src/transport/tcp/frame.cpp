@@ -155,6 +155,10 @@ void add_to_sum(std::span<std::byte> head, std::span<const std::byte> data) noex
   std::memcpy(head.data() + place, &sum, sizeof sum);
 }
 
+void FrameSum::add(const void* data, std::size_t bytes) noexcept {
+  sum_ = base::crc32c({static_cast<const std::byte*>(data), bytes}, sum_);
+}
+
 Result<std::optional<std::size_t>> head_bytes(std::span<const std::byte> bytes) {
   using Needed = std::optional<std::size_t>;
   if (bytes.size() < base::kFrameHeaderBytes) return Needed();

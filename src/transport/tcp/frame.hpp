@@ -67,6 +67,23 @@ struct Head {
   std::uint32_t sum_of_head = 0;  ///< Computed of the head; continue it with the data.
 };
 
+/// Compares the checksum of a received frame with what has arrived.
+class FrameSum {
+ public:
+  /// Begins with the head.
+  explicit FrameSum(const Head& head) noexcept
+      : summed_(head.summed), expected_(head.sum), sum_(head.sum_of_head) {}
+  bool is_summed() const noexcept { return summed_; }
+  /// Continues with the data, or the next part of it.
+  void add(const void* data, std::size_t bytes) noexcept;
+  /// Returns true if all has arrived as it was sent, or the frame has no checksum.
+  bool matches() const noexcept { return sum_ == expected_; }
+
+ private:
+  bool summed_;
+  std::uint32_t expected_, sum_;
+};
+
 /// Encodes the head without the data. A checksum covers only the head.
 std::vector<std::byte> encode(const Head& head);
 /// Continues the checksum of an encoded head with its data, or the next part of it.

@@ -13,40 +13,35 @@
 // Threads: its connection's thread.
 #pragma once
 
-#include <sys/uio.h>
-
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
 
-#include "base/frame_authenticator.hpp"
-#include "base/tls.hpp"
 #include "copy/staging.hpp"
 #include "transport/tcp/connection_group.hpp"
+#include "transport/tcp/data_socket.hpp"
+#include "transport/tcp/frame_buffer.hpp"
+#include "transport/tcp/iovecs.hpp"
 
 namespace linkspan::transport::tcp {
 
 class Receiver {
  public:
-  /// Borrows `socket` and `tls`, which may be null. `group` and `staging_streams` outlive it.
-  /// Frames must be of `peer`.
-  Receiver(ConnectionGroup& group, int socket, base::TlsEnd* tls, std::uint64_t peer,
+  /// `group`, `socket` and `staging_streams` outlive it. Frames must be of `peer`.
+  Receiver(ConnectionGroup& group, DataSocket& socket, std::uint64_t peer,
            copy::StagingStreams& staging_streams, unsigned ctas)
       : group_(group),
         socket_(socket),
-        tls_(tls),
-        peer_(peer),
         ctas_(ctas),
+        input_(peer),
         staging_(kMaxChunk, staging_streams) {}
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
   ~Receiver() = default;  ///< Requires: stop() returned true, or no GPU was used.
 
   /// Requires a seal after each frame from now on. Called before the first frame.
-  void expect_seals(const base::MacKey& key) {
-    verifier_.emplace(key);
-    buffer_.resize(kMaxHead + kMaxChunk + base::kMacTagBytes);
-  }
+  void expect_seals(const base::MacKey& key) { input_.expect_seals(key); }
 
   /// Receives what it can. Returns true if something has moved; adds to `answers` the frames to
   /// send. disconnected: the peer has closed the socket. corrupt: the bytes cannot be parsed.
@@ -55,12 +50,14 @@ class Receiver {
   /// A GPU copy under way finishes first.
   void release_revoked();
   /// Returns true while a GPU copies for it.
-  bool needs_polling() const noexcept { return gpu_copies_ != 0; }
+  bool needs_polling() const noexcept {
+    return std::ranges::any_of(staged_parts_, [](const auto& part) { return part.of != nullptr; });
+  }
   /// Stops receiving. Returns true if no GPU copies for it.
   bool stop();
 
  private:
-  /// Describes the part of a frame that is in a staging buffer.
+  /// Describes the part of a frame that a GPU copies out of a staging buffer.
   struct StagedPart {
     std::shared_ptr<Incoming> of;  // shared with the group
     RegionUse use{};
@@ -73,51 +70,47 @@ class Receiver {
     std::array<std::byte, 8> value{};
   };
 
+  /// Describes the frame whose data is being received.
+  struct ReceivedFrame {
+    FrameDestination to;
+    FrameSum sum;
+    std::uint64_t left = to.bytes;  // in no part that has arrived
+    std::size_t extent = 0;         // the next extent that is in no part
+    Status status{};                // why its data cannot be stored
+  };
+  /// Describes where its next bytes go: all of the frame, or what a staging buffer takes.
+  struct ReceivedPart {
+    Iovecs iovecs;
+    std::uint64_t bytes = 0;
+    bool to_user = false;                   // it lands in user memory, which may be freed
+    std::vector<DeferredStore> stores;      // iovecs point into it
+    copy::StagingBuffer* buffer = nullptr;  // of a GPU's memory
+    std::vector<copy::Staging::StagedRun> runs;
+  };
+
   bool poll_gpu(std::vector<Answer>& answers);
   Result<bool> begin_frame(std::vector<Answer>& answers);
-  Result<bool> check_seal(std::uint64_t frame);
   bool begin_part();
   void discard(std::uint64_t bytes);
+  void discard_rest();
   Result<std::size_t> receive(bool& readable);
   std::size_t land_buffered();
-  void discard_rest(const Status& why);
   Status sum_part();
-  Result<std::size_t> receive_some();
   void end_part(std::vector<Answer>& answers);
-  void end_frame() noexcept;
+  void release_buffer() noexcept;
   void report(Incoming& batch, std::uint64_t bytes, const Status& status,
               std::vector<Answer>& answers);
 
   ConnectionGroup& group_;
-  const int socket_;
-  base::TlsEnd* const tls_;
-  const std::uint64_t peer_;
+  DataSocket& socket_;
   const unsigned ctas_;
+  FrameBuffer input_;
   copy::Staging staging_;
   std::array<StagedPart, copy::Staging::kBuffers> staged_parts_;
-  unsigned gpu_copies_ = 0;
-  std::vector<std::byte> buffer_ = std::vector<std::byte>(2 * kMaxHead);
-  std::size_t begin_ = 0, end_ = 0;  // the unparsed bytes in buffer_
-  std::optional<base::FrameAuthenticator> verifier_;
-
-  // The frame whose data is being received.
-  std::optional<FrameDestination> destination_;
-  std::size_t extent_ = 0;  // the next extent that is in no part
-  std::uint64_t left_ = 0;
-  bool summed_ = false;
-  std::uint32_t expected_sum_ = 0,
-                sum_ = 0;            // the frame's checksum; the checksum of what has arrived
-  bool to_user_ = false;             // the part lands in user memory, which may be freed
+  std::optional<ReceivedFrame> frame_;
+  ReceivedPart part_;
+  std::vector<iovec> into_;          // of one call
   std::vector<copy::Piece> copied_;  // of one call
-  // Its current part: all of the frame, or what a staging buffer takes.
-  std::vector<iovec> parts_;
-  std::vector<DeferredStore> deferred_stores_;  // parts_ points into it
-  std::size_t part_ = 0;
-  std::uint64_t part_bytes_ = 0;
-  copy::StagingBuffer* staging_buffer_ = nullptr;
-  Status status_;  // why no staging buffer could be acquired
-  std::vector<copy::Staging::StagedRun> runs_;
-  std::vector<iovec> into_;  // of one call
   std::vector<std::byte> scrap_;
 };
 

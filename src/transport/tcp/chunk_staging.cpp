@@ -1,0 +1,62 @@
+#include "transport/tcp/chunk_staging.hpp"
+
+#include <utility>
+
+namespace linkspan::transport::tcp {
+
+bool ChunkStaging::submit(ConnectionGroup& group) {
+  bool moved = false;
+  while (auto chunk = group.next_chunk(&staging_)) {
+    moved = true;
+    runs_.clear();
+    for (const Extent& extent : chunk->extents) runs_.push_back({extent.here, extent.bytes});
+    auto buffer = staging_.acquire(
+        {.device = chunk->of->use.memory()->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
+    SentFrame frame;
+    frame.chunk = *std::move(chunk);
+    frame.status = buffer.status();
+    if (buffer.ok()) {
+      frame.buffer = *buffer;
+      frame.status = staging_.submit(**buffer);
+      if (!frame.status.ok()) frame.buffer = nullptr;
+    }
+    frame.staged = frame.buffer == nullptr;
+    if (frame.staged) frame.chunk->use = {};  // zeros are sent
+    frames_.push_back(std::move(frame));
+  }
+  return moved;
+}
+
+bool ChunkStaging::poll() {
+  bool moved = false;
+  while (copy::StagingBuffer* const done = staging_.next_done()) {
+    SentFrame& frame = *std::ranges::find(frames_, done, &SentFrame::buffer);
+    frame.staged = true;
+    frame.status = done->status();
+    frame.chunk->use = {};  // its bytes are in the staging buffer
+    moved = true;
+  }
+  return moved;
+}
+
+SentFrame ChunkStaging::pop_staged() {
+  const auto found = std::ranges::find(frames_, true, &SentFrame::staged);
+  SentFrame frame = std::move(*found);
+  frames_.erase(found);
+  return frame;
+}
+
+void ChunkStaging::release(const SentFrame& frame) noexcept {
+  if (frame.buffer != nullptr) staging_.release(*frame.buffer);
+}
+
+bool ChunkStaging::stop() {
+  (void)poll();
+  std::erase_if(frames_, [this](const SentFrame& frame) {
+    if (frame.staged) release(frame);
+    return frame.staged;
+  });
+  return frames_.empty();
+}
+
+}  // namespace linkspan::transport::tcp

@@ -1,0 +1,39 @@
+#include "transport/tcp/frame_queue.hpp"
+
+#include <utility>
+
+#include "transport/tcp/frame.hpp"
+
+namespace linkspan::transport::tcp {
+
+void FrameQueue::push(EncodedFrames frames) {
+  const base::MutexLock lock(mutex_);
+  frames_ += frames.frames;
+  queued_.push_back(std::move(frames));
+  idle_ = false;
+}
+
+std::vector<std::byte> FrameQueue::pop(bool one) {
+  const base::MutexLock lock(mutex_);
+  std::vector<std::byte> bytes;
+  while (!queued_.empty() && (bytes.empty() || (!one && bytes.size() < kMaxHead))) {
+    const EncodedFrames& first = queued_.front();
+    bytes.insert(bytes.end(), first.bytes.begin(), first.bytes.end());
+    frames_ -= first.frames;
+    queued_.pop_front();
+  }
+  return bytes;
+}
+
+bool FrameQueue::is_full() const {
+  if (idle_) return false;
+  const base::MutexLock lock(mutex_);
+  return frames_ >= kMaxFrames;
+}
+
+void FrameQueue::set_idle_if_empty(bool idle) {
+  const base::MutexLock lock(mutex_);
+  idle_ = idle && queued_.empty();
+}
+
+}  // namespace linkspan::transport::tcp
