@@ -57,7 +57,6 @@ class World {
     ConnectionGroup group({.published = &table_,
                            .channel = &channel,
                            .incarnation = kUs,
-                           .peer = kPeer,
                            .chunk = kMinChunk,
                            .inflight = 4});
     auto out = std::make_shared<Outgoing>();

@@ -7,8 +7,8 @@ namespace tcp_cancel_test {
 /// Time is what the test says, for the endpoint's bounds.
 class TcpCancels : public TcpConnectionGroup {
  protected:
-  static constexpr int kBound =
-      static_cast<int>(std::chrono::ceil<std::chrono::seconds>(TcpEndpoint::kCancelEnds).count());
+  static constexpr int kBound = static_cast<int>(
+      std::chrono::ceil<std::chrono::seconds>(TcpInflightBatches::kCancelEnds).count());
 
   TcpCancels() : TcpConnectionGroup({.fake_clock = true}) {}
 
@@ -32,7 +32,7 @@ class TcpCancels : public TcpConnectionGroup {
       if (ends_.all.contains(cookies_)) return seconds;
       pass_a_second_with_traffic();
       // A failed batch ends when its threads have released it.
-      if (clock_.now() - base::Time{} > TcpEndpoint::kCancelEnds) (void)end();
+      if (clock_.now() - base::Time{} > TcpInflightBatches::kCancelEnds) (void)end();
     }
     return kMax;
   }

@@ -484,7 +484,6 @@ TEST_F(TcpConnectionGroup, AnAnswerThatWasTakenWholeIsNotInFlight) {
   ConnectionGroup group({.published = &transport_.published(),
                          .channel = &channel_,
                          .incarnation = kUs,
-                         .peer = kPeer,
                          .inflight = 2});
   const auto asked = [&](std::uint64_t id) {
     return group.on_frame({.type = FrameType::get,

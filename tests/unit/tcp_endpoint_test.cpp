@@ -93,7 +93,7 @@ TEST(TcpEndpoint, AsksAgainForAConnectionThatWasRefused) {
   Asking asking(8, 8, 2);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(asking.comes(full()).ok());
   EXPECT_EQ(asking.channel.asked, 2u);
-  EXPECT_LE(asking.poll_hint(), TcpEndpoint::kFirstPause);
+  EXPECT_LE(asking.poll_hint(), DataConnector::kFirstPause);
   asking.passes(1s);
   EXPECT_EQ(asking.channel.asked, 4u) << "both, once";
   EXPECT_TRUE(asking.comes(one()).ok());
@@ -115,7 +115,7 @@ TEST(TcpEndpoint, AsksEverMoreRarelyAndNotForEver) {
     for (; asked < asking.channel.asked; ++asked) EXPECT_TRUE(asking.comes(full()).ok());
     asking.passes(100ms);
   }
-  EXPECT_EQ(asking.channel.asked, 2 + TcpEndpoint::kTries);
+  EXPECT_EQ(asking.channel.asked, 2 + DataConnector::kTries);
   EXPECT_EQ(asking.refusal().code(), Code::invalid_argument) << "it works with one";
   EXPECT_TRUE(asking.channel.given_up.ok());
 }

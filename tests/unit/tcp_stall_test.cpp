@@ -50,7 +50,7 @@ class TcpStalls : public TcpConnectionGroup {
 
 TEST_F(TcpStalls, APutWithoutProgressEndsByItself) {
   begin(1);
-  passes(ConnectionGroup::kMaxStall - 1s);
+  passes(ServedTransfers::kMaxStall - 1s);
   EXPECT_EQ(endpoint_->served().size(), 1u);
   passes(2s);
   EXPECT_TRUE(endpoint_->served().empty());
@@ -76,7 +76,7 @@ TEST_F(TcpStalls, APutOfADeregisteredRegionEndsSoonerWithoutProgress) {
   begin(1);
   passes(1s);
   EXPECT_EQ(retract(), Code::busy);
-  passes(ConnectionGroup::kMaxStallRetracted - 2s);
+  passes(ServedTransfers::kMaxStallRetracted - 2s);
   EXPECT_EQ(retract(), Code::busy);
   passes(3s);
   EXPECT_EQ(retract(), Code::ok);
@@ -89,7 +89,7 @@ TEST_F(TcpStalls, APutThatGoesOnBesideADeregisterComesToItsEnd) {
   begin(1);
   EXPECT_EQ(retract(), Code::busy);
   for (std::uint64_t at = 8; at < 24; at += 8) {
-    passes(ConnectionGroup::kMaxStallRetracted - 2s);
+    passes(ServedTransfers::kMaxStallRetracted - 2s);
     EXPECT_EQ(retract(), Code::busy);
     Head more = put(1, at, 8, at == 16);
     more.position = at;
@@ -105,7 +105,7 @@ TEST_F(TcpStalls, APutThatGoesOnBesideADeregisterComesToItsEnd) {
 TEST_F(TcpStalls, APutOfADeregisteredRegionEndsHoweverItGoesOn) {
   begin(1);
   EXPECT_EQ(retract(), Code::busy);
-  const int steps = static_cast<int>(ConnectionGroup::kMaxRetracted / 5s) + 2;
+  const int steps = static_cast<int>(ServedTransfers::kMaxRetracted / 5s) + 2;
   for (int i = 1; i <= steps; ++i) {
     Head more = put(1, 8 * static_cast<std::uint64_t>(i), 8, false);
     more.position = 8 * static_cast<std::uint64_t>(i);
@@ -129,7 +129,7 @@ TEST_F(TcpStalls, AFrameThatIsCutInHalfHoldsNothing) {
   while ((endpoint_->served().empty() || endpoint_->served()[0].bytes < 50) && !limit.passed())
     std::this_thread::yield();
   ASSERT_EQ(retract(), Code::busy);
-  passes(ConnectionGroup::kMaxStallRetracted + 1s);
+  passes(ServedTransfers::kMaxStallRetracted + 1s);
   EXPECT_EQ(retracted(region_->region(), false), Code::ok);
   send_bytes(Bytes(frame.begin() + static_cast<std::ptrdiff_t>(half), frame.end()));
   expect_end(1, Code::unreachable);

@@ -25,19 +25,53 @@ bool is_small(const Outgoing& batch) {
   return batch.use.memory()->device == nullptr && batch.extents.size() <= kMaxPutSpans;
 }
 
-}  // namespace
-
-void ConnectionGroup::end(BatchResult& result, const Status& status) {
-  result.status = status;
-  result.ended.store(true, std::memory_order_release);
+/// Fills a chunk of at most `most` bytes. Returns true if nothing of the batch is left.
+bool fill_chunk(Outgoing& batch, Chunk& chunk, std::uint64_t most) {
+  while (batch.next < batch.extents.size() && chunk.bytes < most &&
+         chunk.extents.size() < kMaxPutSpans) {
+    const Extent& extent = batch.extents[batch.next];
+    // An extent of 8 bytes is not split, as a peer's program may poll it (receiver.hpp).
+    if (extent.bytes == 8 && most - chunk.bytes < 8) break;
+    const std::uint64_t bytes = std::min(extent.bytes - batch.within, most - chunk.bytes);
+    chunk.extents.push_back({extent.here + batch.within, extent.there + batch.within, bytes});
+    chunk.bytes += bytes;
+    batch.within += bytes;
+    if (batch.within != extent.bytes) continue;
+    batch.within = 0;
+    ++batch.next;
+  }
+  return batch.next == batch.extents.size();
 }
+
+Head make_head(const Chunk& chunk, std::uint64_t incarnation) {
+  Outgoing& batch = *chunk.of;
+  Head head{.type = batch.type,
+            .id = batch.id,
+            .incarnation = incarnation,
+            .serial = batch.serial,
+            .token = batch.token,
+            .position = chunk.position,
+            .last = chunk.last,
+            .summed = batch.summed,
+            .code = batch.type == FrameType::data ? batch.status.code() : Code::ok,
+            .data = chunk.bytes};
+  if (batch.type == FrameType::put)
+    for (const Extent& extent : chunk.extents) head.spans.push_back({extent.there, extent.bytes});
+  if (chunk.last && !chunk.extents.empty()) {
+    head.notification = std::move(batch.notification);
+    head.after = batch.after;
+  }
+  return head;
+}
+
+}  // namespace
 
 void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
   std::shared_ptr<DataConnection> by;  // shared with the group
   {
     const base::MutexLock lock(mutex_);
-    if (failure_) return end(batch->result, *failure_);
-    if (queue_.empty() && is_small(*batch)) by = find_idle();
+    if (failure_) return batch->result.end(*failure_);
+    if (queue_.empty() && is_small(*batch)) by = connections_.find_idle();
     make_room(puts_);
     queue_.push_back(batch);
     puts_.push_back(std::move(batch));
@@ -51,37 +85,15 @@ void ConnectionGroup::get(std::shared_ptr<Incoming> batch, Head question) {
   std::shared_ptr<DataConnection> by;  // shared with the group
   {
     const base::MutexLock lock(mutex_);
-    if (failure_) return end(batch->result, *failure_);
+    if (failure_) return batch->result.end(*failure_);
     make_room(gets_);
     question.incarnation = options_.incarnation;
-    by = enqueue(question);
+    by = connections_.enqueue(question);
     batch->requested_on = by.get();
     gets_.push_back(std::move(batch));
     on_batch_begun();
   }
   if (by != nullptr) by->send_now();
-}
-
-/// Returns null if all connections have something to send.
-std::shared_ptr<DataConnection> ConnectionGroup::find_idle() const {
-  const auto found = std::ranges::find_if(connections_, &DataConnection::is_idle);
-  return found != connections_.end() ? *found : nullptr;
-}
-
-/// Enqueues a frame on `preferred` if that is still here, else on any connection. Returns the
-/// connection, which the caller makes send; null: none exists yet.
-std::shared_ptr<DataConnection> ConnectionGroup::enqueue(const Head& head,
-                                                         const DataConnection* preferred) {
-  if (connections_.empty()) {
-    pending_frames_.push_back({head.id, encode(head)});
-    return nullptr;
-  }
-  const auto before =
-      std::ranges::find(connections_, preferred, &std::shared_ptr<DataConnection>::get);
-  std::shared_ptr<DataConnection> by = before != connections_.end() ? *before : find_idle();
-  if (by == nullptr) by = connections_[next_data_connection_++ % connections_.size()];
-  by->enqueue(encode(head));
-  return by;
 }
 
 void ConnectionGroup::cancel(FrameType type, std::uint64_t id) {
@@ -90,32 +102,29 @@ void ConnectionGroup::cancel(FrameType type, std::uint64_t id) {
     Outgoing* const batch = find(puts_, id);
     if (batch == nullptr) return;
     batch->canceled = true;
-    if (connections_.empty()) return cancel_unsent(id);
+    if (connections_.empty()) return cancel_unsent(*batch);
     wake_some();
     return;
   }
   Incoming* const batch = find(gets_, id);
   if (batch == nullptr || batch->canceled) return;
-  if (connections_.empty()) return cancel_unsent(id);
+  if (connections_.empty()) return cancel_unsent(*batch);
   // The cancel must not overtake its request.
-  const auto by =
-      enqueue({.type = FrameType::cancel, .id = id, .incarnation = options_.incarnation},
-              batch->requested_on);
+  const auto by = connections_.enqueue(
+      {.type = FrameType::cancel, .id = id, .incarnation = options_.incarnation},
+      batch->requested_on);
   batch->canceled = true;
   if (by != nullptr) by->wake();
 }
 
 /// Ends a batch that the peer does not know of, because no data connection exists yet.
-void ConnectionGroup::cancel_unsent(std::uint64_t id) {
+void ConnectionGroup::cancel_unsent(TcpBatch& batch) {
   if (failure_) return;  // finish_batches() ends it
-  const Status canceled(Code::canceled, Scope::request, "canceled");
-  for (const auto& put : puts_)
-    if (put->id == id) put->use = {}, end(put->result, canceled);
-  for (const auto& get : gets_)
-    if (get->id == id) get->use = {}, end(get->result, canceled);
-  std::erase_if(queue_,
-                [&](const auto& each) { return each->type == FrameType::put && each->id == id; });
-  std::erase_if(pending_frames_, [&](const auto& each) { return each.id == id; });
+  batch.use = {};
+  batch.result.end(Status(Code::canceled, Scope::request, "canceled"));
+  std::erase_if(queue_, [&](const auto& each) { return each.get() == &batch; });
+  const std::uint64_t id = batch.id;
+  connections_.drop_pending(id);
   erase(puts_, id);
   erase(gets_, id);
 }
@@ -123,9 +132,7 @@ void ConnectionGroup::cancel_unsent(std::uint64_t id) {
 Status ConnectionGroup::add(const std::shared_ptr<DataConnection>& connection) {
   const base::MutexLock lock(mutex_);
   if (failure_) return *failure_;
-  for (const auto& question : pending_frames_) connection->enqueue(question.frame);
-  connections_.push_back(connection);
-  pending_frames_.clear();
+  connections_.add(connection);
   for (const auto& get : gets_)
     if (get->requested_on == nullptr) get->requested_on = connection.get();
   wake_some();
@@ -140,8 +147,7 @@ void ConnectionGroup::fail(const Status& why) {
                       why.code() == Code::pending || why.code() == Code::busy;
   failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;
   failed_.store(true, std::memory_order_release);
-  abandons_ = !puts_.empty();
-  for (const auto& connection : connections_) connection->wake();
+  connections_.wake_all();
   finish_batches();
 }
 
@@ -152,18 +158,12 @@ std::optional<Status> ConnectionGroup::failure() const {
 
 bool ConnectionGroup::abandons() const {
   const base::MutexLock lock(mutex_);
-  return abandons_;
+  return failure_ && !puts_.empty();
 }
 
 std::uint64_t ConnectionGroup::traffic() const {
   const base::MutexLock lock(mutex_);
-  return moved();
-}
-
-std::uint64_t ConnectionGroup::moved() const {
-  std::uint64_t bytes = 0;
-  for (const auto& connection : connections_) bytes += connection->traffic();
-  return bytes;
+  return connections_.traffic();
 }
 
 bool ConnectionGroup::is_closed() const {
@@ -173,31 +173,27 @@ bool ConnectionGroup::is_closed() const {
 
 bool ConnectionGroup::serves() const {
   const base::MutexLock lock(mutex_);
-  return !peer_puts_.empty() || !answers_.empty();
+  return !served_.empty();
 }
 
 void ConnectionGroup::on_connection_closed(const DataConnection& connection) {
   const base::MutexLock lock(mutex_);
-  std::erase_if(connections_, [&](const auto& each) { return each.get() == &connection; });
+  connections_.remove(connection);
   finish_batches();
 }
 
 /// Ends all batches of a failed group whose connections have closed.
 void ConnectionGroup::finish_batches() {
   if (!failure_ || !connections_.empty()) return;
-  for (const auto& batch : puts_)
-    end(batch->result, batch->status.ok() ? *failure_ : batch->status);
-  for (const auto& batch : gets_)
-    end(batch->result, batch->status.ok() ? *failure_ : batch->status);
+  for (const auto& batch : puts_) batch->result.end(batch->status.ok() ? *failure_ : batch->status);
+  for (const auto& batch : gets_) batch->result.end(batch->status.ok() ? *failure_ : batch->status);
   queue_.clear();
   puts_.clear();
-  answers_.clear();
   gets_.clear();
-  peer_puts_.clear();
+  served_.clear();
 }
 
-/// Wakes as many connections as there are chunks, idle ones first and always in the same order, so
-/// that consecutive small requests hit a thread that is still spinning.
+/// Wakes as many connections as there are chunks.
 void ConnectionGroup::wake_some() {
   if (connections_.empty()) return;
   std::size_t chunks = 0;
@@ -209,31 +205,27 @@ void ConnectionGroup::wake_some() {
     chunks += 1 + bytes / options_.chunk;
     if (chunks >= connections_.size()) break;
   }
-  for (const bool idle : {true, false})
-    for (std::size_t i = 0; i < connections_.size() && chunks != 0; ++i) {
-      if (connections_[i]->is_idle() != idle) continue;
-      connections_[i]->wake();
-      --chunks;
-    }
+  connections_.wake(chunks);
 }
 
 // ---- how many connections -----------------------------------------------------------------------
 
 /// Starts the clock of the rate when a batch begins; check_rate() stops it.
 void ConnectionGroup::on_batch_begun() {
-  if (may_grow_) count_.work(base::Clock::steady().now(), true);
+  if (may_grow_ && !count_.is_busy()) count_.work(base::Clock::steady().now(), true);
 }
 
 void ConnectionGroup::check_rate() {
   if (!may_grow_) return;
   const base::MutexLock lock(mutex_);
   if (failure_) return;
-  const bool idle = puts_.empty() && gets_.empty() && peer_puts_.empty() && answers_.empty();
+  const bool idle = puts_.empty() && gets_.empty() && served_.empty();
   count_.work(base::Clock::steady().now(), !idle);
   if (!count_.is_due()) return;
   const unsigned before = count_.wanted();
-  for (unsigned n = count_.update(moved(), static_cast<unsigned>(connections_.size())); n != before;
-       --n)
+  for (unsigned n =
+           count_.update(connections_.traffic(), static_cast<unsigned>(connections_.size()));
+       n != before; --n)
     if (!options_.channel->open_data_connection().ok()) count_.on_connection_refused();
   may_grow_ = count_.may_grow();
 }
@@ -258,14 +250,14 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
     if (device != nullptr && !staging->room(*device)) continue;
     Chunk chunk{.of = batch, .use = {}, .extents = {}, .position = batch->assigned};
     if (more) {
-      chunk.last = fill_chunk(*batch, chunk);
+      chunk.last = fill_chunk(*batch, chunk, options_.chunk);
     } else {
       chunk.last = true;
       if (batch->canceled && batch->status.ok())
         batch->status = Status(Code::canceled, Scope::request, "canceled");
     }
     if (memory != nullptr && batch->type == FrameType::data) chunk.use = RegionUse(memory);
-    chunk.head = make_head(chunk);
+    chunk.head = make_head(chunk, options_.incarnation);
     batch->assigned += chunk.bytes;
     ++batch->reading;
     batch->all_assigned = chunk.last;
@@ -276,45 +268,6 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
   return std::nullopt;
 }
 
-/// Fills a chunk. Returns true if nothing of the batch is left.
-bool ConnectionGroup::fill_chunk(Outgoing& batch, Chunk& chunk) const {
-  while (batch.next < batch.extents.size() && chunk.bytes < options_.chunk &&
-         chunk.extents.size() < kMaxPutSpans) {
-    const Extent& extent = batch.extents[batch.next];
-    // An extent of 8 bytes is not split, as a peer's program may poll it (receiver.hpp).
-    if (extent.bytes == 8 && options_.chunk - chunk.bytes < 8) break;
-    const std::uint64_t bytes = std::min(extent.bytes - batch.within, options_.chunk - chunk.bytes);
-    chunk.extents.push_back({extent.here + batch.within, extent.there + batch.within, bytes});
-    chunk.bytes += bytes;
-    batch.within += bytes;
-    if (batch.within != extent.bytes) continue;
-    batch.within = 0;
-    ++batch.next;
-  }
-  return batch.next == batch.extents.size();
-}
-
-Head ConnectionGroup::make_head(const Chunk& chunk) const {
-  Outgoing& batch = *chunk.of;
-  Head head{.type = batch.type,
-            .id = batch.id,
-            .incarnation = options_.incarnation,
-            .serial = batch.serial,
-            .token = batch.token,
-            .position = chunk.position,
-            .last = chunk.last,
-            .summed = batch.summed,
-            .code = batch.type == FrameType::data ? batch.status.code() : Code::ok,
-            .data = chunk.bytes};
-  if (batch.type == FrameType::put)
-    for (const Extent& extent : chunk.extents) head.spans.push_back({extent.there, extent.bytes});
-  if (chunk.last && !chunk.extents.empty()) {
-    head.notification = std::move(batch.notification);
-    head.after = batch.after;
-  }
-  return head;
-}
-
 void ConnectionGroup::sent(const Chunk& chunk, const Status& status) {
   const base::MutexLock lock(mutex_);
   Outgoing& batch = *chunk.of;
@@ -323,7 +276,7 @@ void ConnectionGroup::sent(const Chunk& chunk, const Status& status) {
   if (batch.type == FrameType::put)
     end_if_finished(batch.id);
   else if (batch.all_assigned && batch.reading == 0)
-    erase(answers_, batch.id);
+    served_.end_answer(batch.id);
 }
 
 /// Ends a put that has ended at the peer and that no connection reads here.
@@ -331,7 +284,7 @@ void ConnectionGroup::end_if_finished(std::uint64_t id) {
   Outgoing* const batch = find(puts_, id);
   if (batch == nullptr || !batch->ended_by_peer || batch->reading != 0) return;
   batch->use = {};
-  end(batch->result, batch->status);
+  batch->result.end(batch->status);
   erase(puts_, id);
 }
 
