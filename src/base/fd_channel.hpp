@@ -17,35 +17,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/fd.hpp"
-#include "base/frame_authenticator.hpp"
+#include "base/frame_queue.hpp"
 #include "base/tls.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::base {
-
-inline constexpr std::uint16_t kProtocolVersion = 1;
-inline constexpr std::size_t kFrameHeaderBytes = 24;
-inline constexpr std::size_t kMaxPayload = std::size_t{1} << 20;
-inline constexpr std::size_t kMaxFrameFds = 64;
-inline constexpr std::size_t kMaxQueuedBytes = std::size_t{16} << 20;
-inline constexpr std::size_t kMaxQueuedFds = 256;
-
-struct FrameHeader {
-  std::uint32_t length = 0;  ///< Size of the payload. queue() sets it.
-  std::uint16_t version = kProtocolVersion;
-  std::uint16_t op = 0;
-  std::uint64_t id = 0;
-  std::uint64_t incarnation = 0;
-  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
-};
-std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept;
-FrameHeader decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) noexcept;
 
 struct Frame {
   FrameHeader header;
@@ -58,8 +39,7 @@ struct Frame {
 
 class FdChannel {
  public:
-  /// Owns `socket`. Received fds get the sink of the socket. Throws bad_alloc: an empty deque of
-  /// libstdc++ allocates.
+  /// Owns `socket`. Received fds get the sink of the socket. Throws bad_alloc, as FrameQueue does.
   explicit FdChannel(Fd socket) : socket_(std::move(socket)) {}
   FdChannel(FdChannel&&) = default;
   FdChannel& operator=(FdChannel&&) = default;
@@ -95,9 +75,11 @@ class FdChannel {
   /// Returns true if a byte was received or waits in the socket.
   bool has_received() const noexcept;
   /// Returns the bytes of memory that this connection uses.
-  std::size_t allocated_bytes() const noexcept { return in_.payload.capacity() + queued_bytes_; }
+  std::size_t allocated_bytes() const noexcept {
+    return in_.frame.payload.capacity() + out_.bytes();
+  }
   /// Appends a MAC tag to each frame queued from now on.
-  void authenticate_sent(const MacKey& key) { sent_mac_.emplace(key); }
+  void authenticate_sent(const MacKey& key) { out_.authenticate(key); }
   /// Requires a valid MAC tag on each frame received from now on; others are corrupt.
   void authenticate_received(const MacKey& key) { received_mac_.emplace(key); }
 
@@ -107,14 +89,15 @@ class FdChannel {
   std::unique_ptr<TlsEnd> release_tls() noexcept { return std::move(tls_); }
 
  private:
-  struct OutgoingFrame {
-    std::vector<std::byte> bytes;  // header, payload, MAC tag
-    std::vector<Fd> fds;           // empty once the first byte has gone
-    std::size_t sent = 0;
+  /// Contains the received part of the current frame.
+  struct PartialFrame {
+    std::array<std::byte, kFrameHeaderBytes> header{};
+    std::size_t header_got = 0, payload_got = 0;
+    Frame frame;
   };
 
-  Status send_some(OutgoingFrame& frame, bool& would_block);
-  Status send_by_tls(OutgoingFrame& frame, bool& would_block);
+  Status send_some(bool& would_block);
+  Status send_by_tls(bool& would_block);
   Status cut_off(Status why);
   Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
   Result<std::size_t> read_by_tls(std::span<std::byte> into);
@@ -124,14 +107,11 @@ class FdChannel {
   Fd socket_;
   std::unique_ptr<TlsEnd> tls_;  // borrows the socket
   bool plain_ = false;           // the peer has no TLS
-  std::optional<FrameAuthenticator> sent_mac_, received_mac_;
-  std::deque<OutgoingFrame> out_;
-  std::size_t queued_bytes_ = 0, queued_fds_ = 0;
-
-  std::array<std::byte, kFrameHeaderBytes> header_{};
-  std::size_t header_got_ = 0, payload_got_ = 0, max_payload_ = kMaxPayload;
+  FrameQueue out_;
+  std::optional<FrameAuthenticator> received_mac_;
+  std::size_t max_payload_ = kMaxPayload;
   bool received_any_ = false;
-  Frame in_;    // the received part of the current frame
+  PartialFrame in_;
   Status cut_;  // why sending failed: the kernel reports it once, then end-of-file
   Status failure_;
 };

@@ -4,7 +4,6 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,11 +15,6 @@ namespace linkspan::base {
 namespace {
 
 constexpr std::size_t kOneCall = std::size_t{64} << 10;
-// Commands that libssl sends to its BIO (bio.h, in comments): kLeaveToKernel asks the kernel to
-// encrypt (number 1) or decrypt (0). kNextIsMessage and kNextIsData announce what is written next
-// while the kernel encrypts: an alert or another message that is not data, or data.
-constexpr int kLeaveToKernel = 72, kNextIsMessage = 74, kNextIsData = 75;
-
 /// Returns true for the reasons that a different secret causes, on the side that verifies the
 /// binder and on the side that receives its alert.
 bool is_of_secrets(int reason) noexcept {
@@ -28,13 +22,6 @@ bool is_of_secrets(int reason) noexcept {
          reason == SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER ||
          reason == SSL_AD_REASON_OFFSET + SSL_AD_DECRYPT_ERROR;
 }
-
-bool is_record(std::span<const std::byte> first) noexcept {
-  const auto at = [&](std::size_t i) { return std::to_integer<unsigned>(first[i]); };
-  return at(0) >= 20 && at(0) <= 23 && at(1) == 3 && at(2) >= 1 && at(2) <= 4;
-}
-
-bool no_memory(int error) noexcept { return error == ENOBUFS || error == ENOMEM; }
 
 Status cut(int error) {
   const char* const what = error == EPIPE        ? "the peer has closed the socket"
@@ -47,27 +34,17 @@ Status cut(int error) {
 
 }  // namespace
 
-bool begins_tls(std::span<const std::byte> bytes) noexcept {
-  return bytes.size() >= 6 && is_record(bytes) && bytes[0] == std::byte{22} &&
-         bytes[5] == std::byte{1};  // a ClientHello
-}
-
 Result<std::unique_ptr<TlsEnd>> TlsEnd::create(std::shared_ptr<const TlsContext> context,
                                                int socket, TlsSide side,
                                                std::uint64_t records_a_key) {
-  std::unique_ptr<TlsEnd> made(new TlsEnd(std::move(context), records_a_key));
-  made->socket_ = socket;
+  std::unique_ptr<TlsEnd> made(new TlsEnd(std::move(context), socket, records_a_key));
   made->ssl_ = SSL_new(made->context_->ssl_);
-  BIO* const ours = BIO_new(made->context_->socket_);
-  BIO* const kernels = BIO_new_socket(socket, BIO_NOCLOSE);
-  if (made->ssl_ == nullptr || ours == nullptr || kernels == nullptr) {
-    BIO_free(ours);
-    BIO_free(kernels);
+  BIO* const bio = made->socket_.create_bio(made->context_->socket_);
+  if (made->ssl_ == nullptr || bio == nullptr) {
+    BIO_free_all(bio);
     return TlsContext::failed("SSL_new");
   }
-  BIO_set_data(ours, made.get());
-  BIO_push(ours, kernels);
-  SSL_set_bio(made->ssl_, ours, ours);
+  SSL_set_bio(made->ssl_, bio, bio);
   if (side == TlsSide::acceptor) {
     SSL_set_accept_state(made->ssl_);
     return made;
@@ -80,78 +57,6 @@ Result<std::unique_ptr<TlsEnd>> TlsEnd::create(std::shared_ptr<const TlsContext>
 
 TlsEnd::~TlsEnd() { SSL_free(ssl_); }
 
-/// Collects the bytes that libssl writes, so that one call sends several records.
-int TlsEnd::write_out(BIO* bio, const char* bytes, int count) {
-  auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
-  BIO_clear_retry_flags(bio);
-  // While the kernel encrypts, an alert would need a control message to the kernel. It is dropped,
-  // because the end of the socket suffices for the peer.
-  if (!std::exchange(self.message_of_kernel_, false))
-    self.out_.insert(self.out_.end(), bytes, bytes + count);
-  return count;
-}
-
-/// Sends the collected bytes, as libssl's own socket BIO would, but without SIGPIPE. Returns false
-/// if the socket is full or failed; a failure sets `error_`.
-bool TlsEnd::drain() {
-  while (out_sent_ < out_.size()) {
-    const ssize_t sent = ::send(socket_, out_.data() + out_sent_, out_.size() - out_sent_,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK) error_ = errno;
-      return false;
-    }
-    out_sent_ += static_cast<std::size_t>(sent);
-  }
-  out_.clear();
-  out_sent_ = 0;
-  return true;
-}
-
-int TlsEnd::read_in(BIO* bio, char* bytes, int count) {
-  auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
-  const std::size_t missing = self.first_.size() - self.first_got_;
-  if (missing != 0) count = std::min(count, static_cast<int>(missing));
-  BIO_clear_retry_flags(bio);
-  errno = 0;
-  const int got = BIO_read(BIO_next(bio), bytes, count);
-  if (got <= 0) {
-    BIO_copy_next_retry(bio);
-    if (BIO_should_retry(bio)) return -1;
-    if (got < 0) self.error_ = errno;
-    self.ended_ |= got == 0;
-    return got;
-  }
-  if (missing != 0) {
-    std::memcpy(self.first_.data() + self.first_got_, bytes, static_cast<std::size_t>(got));
-    self.first_got_ += static_cast<std::size_t>(got);
-    self.plain_ = self.first_got_ >= 3 && !is_record(self.first_);
-    if (self.plain_) return -1;
-  }
-  return got;
-}
-
-long TlsEnd::control(BIO* bio, int what, long number, void* pointer) {
-  auto& self = *static_cast<TlsEnd*>(BIO_get_data(bio));
-  if (what == BIO_CTRL_FLUSH) {
-    BIO_clear_retry_flags(bio);
-    if (self.drain()) return 1;
-    if (self.error_ == 0 || no_memory(self.error_)) BIO_set_retry_write(bio);
-    return -1;
-  }
-  // Refuses decryption in the kernel, because a key update of the peer could not be handled there.
-  if (what == kLeaveToKernel && number == 0) return 0;
-  if (what != kNextIsMessage && what != kNextIsData)
-    return BIO_ctrl(BIO_next(bio), what, number, pointer);
-  self.message_of_kernel_ = what == kNextIsMessage;
-  return 0;
-}
-
-std::span<const std::byte> TlsEnd::came_plain() const noexcept {
-  return std::span(first_).first(plain_ ? first_got_ : 0);
-}
-
 const char* TlsEnd::name() const noexcept {
   return BIO_get_ktls_send(SSL_get_wbio(ssl_)) ? "TLS (kTLS)" : "TLS";
 }
@@ -163,7 +68,7 @@ bool TlsEnd::has_buffered() const noexcept { return more_ && SSL_has_pending(ssl
 Status TlsEnd::go_on() {
   if (done_ || !refused_.ok()) return refused_;
   ERR_clear_error();
-  error_ = 0;
+  socket_.clear_error();
   const int returned = SSL_do_handshake(ssl_);
   if (returned != 1) {
     const int why = SSL_get_error(ssl_, returned);
@@ -187,11 +92,11 @@ Status TlsEnd::failed() {
   const char* const reason = ERR_reason_error_string(error);
   const std::string words = reason != nullptr ? reason : "it ended";
   ERR_clear_error();
-  if (plain_)
+  if (!socket_.came_plain().empty())
     return {Code::permission_denied, Scope::peer,
             std::string("the peer speaks no TLS and this side does") + kTlsRemedy};
-  if (error_ != 0) return cut(error_);
-  if (ended_)
+  if (socket_.error() != 0) return cut(socket_.error());
+  if (socket_.ended())
     return {Code::disconnected, Scope::peer,
             done_ ? "the peer has closed the socket"
                   : "the peer has closed the socket within the TLS handshake"};
@@ -212,10 +117,10 @@ Result<std::size_t> TlsEnd::send(std::span<const iovec> parts) {
     if (status.ok()) status = encrypt(parts);
     if (!status.ok()) return status;
   }
-  error_ = 0;
-  if (drain()) return std::exchange(pending_, 0);
-  if (error_ == 0) return std::size_t{0};
-  return no_memory(error_) ? Status::no_resource() : cut(error_);
+  socket_.clear_error();
+  if (socket_.drain()) return std::exchange(pending_, 0);
+  if (socket_.error() == 0) return std::size_t{0};
+  return socket_.lacks_memory() ? Status::no_resource() : cut(socket_.error());
 }
 
 /// Encrypts as many bytes of the parts as one call sends.
@@ -237,7 +142,7 @@ Status TlsEnd::encrypt(std::span<const iovec> parts) {
     }
     if (bytes == 0) return {};
     ERR_clear_error();
-    error_ = 0;
+    socket_.clear_error();
     std::size_t sent = 0;
     if (SSL_write_ex(ssl_, data, bytes, &sent) != 1) return failed();
     ++records_;
@@ -252,10 +157,10 @@ Status TlsEnd::encrypt(std::span<const iovec> parts) {
 /// receiving does not wait for room. A kernel that encrypts keeps its key.
 Status TlsEnd::change_key() {
   if (records_ < records_a_key_) return {};
-  pollfd room{.fd = socket_, .events = POLLOUT, .revents = 0};
+  pollfd room{.fd = socket_.fd(), .events = POLLOUT, .revents = 0};
   if (BIO_get_ktls_send(SSL_get_wbio(ssl_)) || ::poll(&room, 1, 0) != 1) return {};
   ERR_clear_error();
-  error_ = 0;
+  socket_.clear_error();
   if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 || SSL_do_handshake(ssl_) != 1)
     return failed();
   records_ = 0;
@@ -269,14 +174,14 @@ Result<std::size_t> TlsEnd::receive(std::span<const iovec> parts) {
     for (std::size_t at = 0; done_ && at < part.iov_len;) {
       if (received != 0 && SSL_has_pending(ssl_) != 1) return received;
       ERR_clear_error();
-      error_ = 0;
+      socket_.clear_error();
       std::size_t got = 0;
       const int returned =
           SSL_read_ex(ssl_, static_cast<std::byte*>(part.iov_base) + at, part.iov_len - at, &got);
       if (returned != 1) {
         const int why = SSL_get_error(ssl_, returned);
         more_ = false;
-        ended_ |= why == SSL_ERROR_ZERO_RETURN;
+        if (why == SSL_ERROR_ZERO_RETURN) socket_.end();
         if (received != 0 || why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
           return received;
         return failed();

@@ -19,10 +19,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/tls_socket.hpp"
 #include "linkspan/status.hpp"
 
 struct bio_method_st;
-struct bio_st;
 struct ssl_ctx_st;
 struct ssl_session_st;
 struct ssl_st;
@@ -83,42 +83,28 @@ class TlsEnd {
     return done_;
   }  ///< The handshake is complete: the peer knows the secret.
   /// Returns the first bytes if the peer uses no TLS; send() and receive() fail then.
-  std::span<const std::byte> came_plain() const noexcept;
+  std::span<const std::byte> came_plain() const noexcept { return socket_.came_plain(); }
   /// Returns "TLS", or "TLS (kTLS)" if the kernel encrypts.
   const char* name() const noexcept;
 
  private:
-  TlsEnd(std::shared_ptr<const TlsContext> context, std::uint64_t records_a_key)
-      : context_(std::move(context)), records_a_key_(records_a_key) {}
-  friend class TlsContext;
-  static int write_out(bio_st* bio, const char* bytes, int count);
-  static int read_in(bio_st* bio, char* bytes, int count);
-  static long control(bio_st* bio, int what, long number, void* pointer);
+  TlsEnd(std::shared_ptr<const TlsContext> context, int socket, std::uint64_t records_a_key)
+      : context_(std::move(context)), records_a_key_(records_a_key), socket_(socket) {}
 
   Status go_on();
   Status failed();
-  bool drain();
   Status encrypt(std::span<const iovec> parts);
   Status change_key();
 
   const std::shared_ptr<const TlsContext> context_;  // shared with the Engine and other TlsEnds
   const std::uint64_t records_a_key_;
-  ssl_st* ssl_ = nullptr;
-  int socket_ = -1;
+  TlsSocket socket_;
+  ssl_st* ssl_ = nullptr;  // ends before socket_
   bool done_ = false, waits_ = false, more_ = false;
-  Status refused_;                    // why the handshake failed; later calls return the same
-  std::size_t pending_ = 0;           // accepted bytes that send() has not returned yet
-  std::uint64_t records_ = 0;         // encrypted by the current key
-  std::vector<std::byte> gathered_;   // small parts, joined into one record
-  std::array<std::byte, 5> first_{};  // the first bytes received
-  std::size_t first_got_ = 0;
-  bool ended_ = false, plain_ = false, message_of_kernel_ = false;
-  int error_ = 0;             // errno of the last socket call, or 0
-  std::vector<char> out_;     // encrypted bytes for the socket
-  std::size_t out_sent_ = 0;  // of `out_`
+  Status refused_;                   // why the handshake failed; later calls return the same
+  std::size_t pending_ = 0;          // accepted bytes that send() has not returned yet
+  std::uint64_t records_ = 0;        // encrypted by the current key
+  std::vector<std::byte> gathered_;  // small parts, joined into one record
 };
-
-/// Returns true if the bytes begin a TLS handshake instead of frames.
-bool begins_tls(std::span<const std::byte> bytes) noexcept;
 
 }  // namespace linkspan::base

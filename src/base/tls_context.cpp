@@ -40,10 +40,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::create(std::string_view se
   static const int type = BIO_get_new_index();
   made->socket_ = BIO_meth_new(type | BIO_TYPE_FILTER, "linkspan socket");
   if (made->ssl_ == nullptr || made->socket_ == nullptr) return failed("SSL_CTX_new");
-  if (BIO_meth_set_write(made->socket_, &TlsEnd::write_out) != 1 ||
-      BIO_meth_set_read(made->socket_, &TlsEnd::read_in) != 1 ||
-      BIO_meth_set_ctrl(made->socket_, &TlsEnd::control) != 1)
-    return failed("BIO_meth_new");
+  if (!TlsSocket::set_callbacks(made->socket_)) return failed("BIO_meth_new");
   SSL_CTX* const ssl = made->ssl_;
   if (SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(ssl, TLS1_3_VERSION) != 1 ||

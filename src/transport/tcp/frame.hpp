@@ -2,7 +2,7 @@
 // carry.
 //
 // A frame is a head followed by its data. A head is the header common to all our frames
-// (base/fd_channel.hpp; its length counts all after it), the fields of the type and, for put and
+// (base/frame_queue.hpp; its length counts all after it), the fields of the type and, for put and
 // get, a list of spans; little-endian. Input is hostile: decode() checks each length against the
 // others and the limits below, and nothing more. A frame may have a checksum: CRC32C of head and
 // data, with zeros in the place of the sum.
