@@ -30,11 +30,6 @@ struct DataConnectionOpener::Opening {
         then(std::move(what)),
         waiting(io),
         limit(io) {}
-  ~Opening() {
-    if (waiting.is_open()) (void)waiting.release();
-  }
-  Opening(const Opening&) = delete;
-  Opening& operator=(const Opening&) = delete;
 
   const net::DataConnectionRoute route;
   const DataConnectionHello hello;
@@ -42,7 +37,7 @@ struct DataConnectionOpener::Opening {
   const Then then;
   base::Fd socket;                      // until it is connected; then in channel
   base::FdChannel channel{base::Fd()};  // then here
-  stream_descriptor waiting;            // borrows the socket, for waiting
+  net::BorrowedDescriptor waiting;      // of the socket
   asio::steady_timer limit;
   const base::Deadline whole = base::Deadline::in(most);
   Duration pause = kFirstPause;  // before the next attempt

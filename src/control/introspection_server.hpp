@@ -9,7 +9,6 @@
 #pragma once
 
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 #include <functional>
 #include <map>
@@ -18,6 +17,7 @@
 
 #include "control/introspection_socket.hpp"
 #include "net/acceptor.hpp"
+#include "net/descriptor_watch.hpp"
 
 namespace linkspan::control {
 
@@ -45,14 +45,9 @@ class IntrospectionServer {
  private:
   struct Client {
     Client(asio::io_context& io, base::Fd fd) : channel(std::move(fd)), socket(io), patience(io) {}
-    ~Client() {
-      if (socket.is_open()) (void)socket.release();
-    }
-    Client(const Client&) = delete;
-    Client& operator=(const Client&) = delete;
 
     base::FdChannel channel;
-    asio::posix::stream_descriptor socket;  // borrowed from channel
+    net::BorrowedDescriptor socket;  // of channel
     asio::steady_timer patience;
     bool answered = false;
   };

@@ -75,4 +75,32 @@ Result<std::optional<std::vector<std::byte>>> NotificationRing::next() {
   return std::optional(std::move(message));
 }
 
+Result<base::Fd> NotificationRings::create() {
+  auto ring = NotificationRing::create();
+  if (!ring.ok()) return ring.status();
+  incoming_.emplace(*std::move(ring));
+  return incoming_->release_fd();
+}
+
+Status NotificationRings::open(const base::Fd& ring) {
+  auto opened = NotificationRing::open(ring);
+  if (opened.ok()) outgoing_.emplace(*std::move(opened));
+  return opened.status();
+}
+
+Status NotificationRings::put(std::span<const std::byte> message, bool& collect) {
+  Status status = outgoing_->put(message);
+  const bool full = status.code() == Code::no_resource;
+  collect = full ? !collecting_ : status.ok() && outgoing_->consume_doorbell_request();
+  collecting_ = full;
+  return status;
+}
+
+Result<std::optional<std::vector<std::byte>>> NotificationRings::next() {
+  if (!incoming_) return std::optional<std::vector<std::byte>>();
+  auto next = incoming_->next();
+  if (!next.ok()) incoming_.reset();
+  return next;
+}
+
 }  // namespace linkspan::control

@@ -62,4 +62,22 @@ class NotificationRing {
   std::uint64_t position_ = 0;  // our own, in elements since the beginning
 };
 
+/// Owns both rings of a local session. A remote one has none.
+class NotificationRings {
+ public:
+  Result<base::Fd> create();          ///< Ours, for the peer to write.
+  Status open(const base::Fd& ring);  ///< The peer's.
+  bool can_put() const noexcept { return outgoing_.has_value(); }
+  /// Stores a message, as NotificationRing::put(). Sets `collect` if the peer has to be asked to
+  /// drain the ring.
+  Status put(std::span<const std::byte> message, bool& collect);
+  /// Returns the next message, as NotificationRing::next(). An error is returned once.
+  Result<std::optional<std::vector<std::byte>>> next();
+  bool request_doorbell() { return !incoming_ || incoming_->request_doorbell(); }
+
+ private:
+  std::optional<NotificationRing> incoming_, outgoing_;
+  bool collecting_ = false;  // the peer was asked to drain
+};
+
 }  // namespace linkspan::control

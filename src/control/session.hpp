@@ -18,11 +18,8 @@
 // sends when the last copy on that memory releases it.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,12 +28,13 @@
 #include "base/fd_channel.hpp"
 #include "base/fd_closer.hpp"
 #include "base/log.hpp"
-#include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "control/handshake.hpp"
 #include "control/introspection_socket.hpp"
 #include "control/notification_ring.hpp"
-#include "control/session_keys.hpp"
+#include "control/session_authenticator.hpp"
+#include "control/session_end.hpp"
+#include "control/session_socket.hpp"
 #include "net/interfaces.hpp"
 
 namespace linkspan::control {
@@ -87,16 +85,6 @@ class SessionEvents {
   ~SessionEvents() = default;
 };
 
-/// Sends the queued frames of Sessions. The control plane implements it.
-class SessionWriter {
- public:
-  /// Sends the queued frames of the Session with this id once its socket has room. Any thread.
-  virtual void write_when_ready(std::uint64_t session) = 0;
-
- protected:
-  ~SessionWriter() = default;
-};
-
 /// Maximum payload of a frame before its sender is authenticated.
 inline constexpr std::size_t kMaxUnprovenFrame = std::size_t{64} << 10;
 
@@ -135,6 +123,9 @@ struct Identity {
   PeerLimits limits{};
   /// Closes fds that came from other processes. Shared with the Engine, which ends it last.
   std::shared_ptr<base::FdCloser> closer = std::make_shared<base::FdCloser>();
+
+  /// Returns true if TCP may go beyond loopback.
+  bool leaves_host() const noexcept { return insecure || !secret.empty(); }
 };
 
 class Session : public std::enable_shared_from_this<Session> {
@@ -149,31 +140,35 @@ class Session : public std::enable_shared_from_this<Session> {
   /// throws has queued nothing.
   /// no_resource: too much is queued. disconnected: the Session is disconnected.
   Status send(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
-              std::span<base::Fd> fds = {}) LINKSPAN_EXCLUDES(mutex_);
+              std::span<base::Fd> fds = {});
 
   // Externally synchronised, from on_established() on:
   /// Sends a notification. no_resource: the ring is full because the peer does not read.
-  Status notify(std::span<const std::byte> message) LINKSPAN_EXCLUDES(mutex_);
+  Status notify(std::span<const std::byte> message);
   /// Returns the next notification of the peer, or nullopt. A malformed ring is logged once and
   /// then ignored.
   std::optional<std::vector<std::byte>> next_notification();
   /// Returns false if a notification waits. Else the next one calls
   /// SessionEvents::on_collect_request() or on_notification().
-  bool request_doorbell() { return !incoming_ || incoming_->request_doorbell(); }
+  bool request_doorbell() { return rings_.request_doorbell(); }
 
-  std::uint64_t id() const noexcept { return id_; }       ///< Unique in this Engine, from 1.
-  bool initiated() const noexcept { return initiated_; }  ///< We connected to it.
-  bool is_remote() const noexcept { return remote_; }
+  std::uint64_t id() const noexcept { return id_; }  ///< Unique in this Engine, from 1.
+  bool initiated() const noexcept {
+    return authenticator_.side() == Side::connector;
+  }  ///< We connected to it.
+  bool is_remote() const noexcept { return socket_.is_remote(); }
   // Known from on_established() on.
-  const Hello& hello() const noexcept { return hello_; }
-  std::uint64_t incarnation() const noexcept { return incarnation_; }
-  std::int64_t pid() const noexcept { return pid_; }            ///< 0: a remote one's.
-  int pidfd() const noexcept { return pidfd_.get(); }           ///< -1: the same.
-  bool same_user() const noexcept { return same_user_; }        ///< A remote one's is not known.
-  const std::string& place() const noexcept { return place_; }  ///< "pid 4711", "at 10.0.0.7:4711"
+  const Hello& hello() const noexcept { return peer_.hello; }
+  std::uint64_t incarnation() const noexcept { return peer_.incarnation; }
+  std::int64_t pid() const noexcept { return peer_.pid; }      ///< 0: a remote one's.
+  int pidfd() const noexcept { return peer_.pidfd.get(); }     ///< -1: the same.
+  bool same_user() const noexcept { return peer_.same_user; }  ///< A remote one's is not known.
+  const std::string& place() const noexcept {
+    return peer_.place;
+  }  ///< "pid 4711", "at 10.0.0.7:4711"
   bool is_this_process() const noexcept;
-  bool is_on_loopback() const noexcept { return loopback_; }  ///< By TCP, on this host.
-  std::span<const std::byte, 32> key() const noexcept { return key_; }
+  bool is_on_loopback() const noexcept { return peer_.loopback; }  ///< By TCP, on this host.
+  std::span<const std::byte, 32> key() const noexcept { return authenticator_.key(); }
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
   // Control thread only:
@@ -187,93 +182,62 @@ class Session : public std::enable_shared_from_this<Session> {
   void
   send_goodbye();  ///< Requires that no copy of ours uses its memory. Later requests are ignored.
   void drop();     ///< Stops reading and all events, because the Engine ends.
-  bool wants_write() LINKSPAN_EXCLUDES(mutex_);
-  Status flush() LINKSPAN_EXCLUDES(mutex_);                 ///< As FdChannel::flush().
-  bool has_buffered() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::has_buffered().
-  bool has_received() LINKSPAN_EXCLUDES(mutex_);            ///< As FdChannel::has_received().
-  std::size_t allocated_bytes() LINKSPAN_EXCLUDES(mutex_);  ///< As FdChannel::allocated_bytes().
-  int socket() const noexcept { return socket_; }           ///< A loan, for waiting.
+  SessionSocket& socket() noexcept { return socket_; }  ///< Any thread.
+  SessionAuthenticator& authenticator() noexcept { return authenticator_; }
   bool is_up() const noexcept { return stage_ == SessionStage::up; }
   bool is_established() const noexcept {
     return stage_ >= SessionStage::established;
   }  ///< Or more.
-  bool is_disconnected() const noexcept { return disconnected_; }
-  bool is_terminated() const noexcept { return terminated_; }
+  bool is_disconnected() const noexcept { return end_.is_disconnected(); }
+  bool is_terminated() const noexcept { return end_.is_terminated(); }
   /// Set if this connection is not a session but a data connection that belongs to another Session.
   const std::optional<DataConnectionHello>& data_connection() const noexcept {
     return data_connection_;
   }
   /// Moves the socket out of a connection for which data_connection() is set. The object is
   /// unusable afterwards.
-  base::AuthenticatedSocket release_socket(std::optional<base::MacKeys> keys)
-      LINKSPAN_EXCLUDES(mutex_);
-  /// Opens one more data connection of this established session; has the MAC keys of its frames.
-  struct DataConnectionOffer {
-    DataConnectionHello hello;
-    std::optional<base::MacKeys> seals;
-  };
-  Result<DataConnectionOffer> offer_data_connection(std::string transport);
-  /// Verifies the hello of a data connection, and accepts each number once. permission_denied: it
-  /// is not of this session.
-  Result<std::optional<base::MacKeys>> admit(const DataConnectionHello& hello);
-  const Status& failure() const noexcept { return failure_; }  ///< Why it is disconnected.
+  base::AuthenticatedSocket release_socket(std::optional<base::MacKeys> keys);
+  const Status& failure() const noexcept { return end_.failure(); }  ///< Why it is disconnected.
 
  private:
   enum class SessionStage : std::uint8_t { greeting, proving, established, up };
+
+  /// Describes the peer, from start() and its hello.
+  struct PeerFacts {
+    Hello hello;
+    std::uint64_t incarnation = 0;
+    std::int64_t pid = 0;
+    base::Fd pidfd;
+    std::string place = "not known yet";
+    bool same_user = false, loopback = false;
+  };
 
   Status read_peer_credentials();
   Status handle(base::Frame& frame);
   Status on_hello(base::Frame& frame);
   Status on_proof(const base::Frame& frame);
-  Status send_proof() LINKSPAN_EXCLUDES(mutex_);
+  Status send_proof();
   Status establish();
-  Side side() const noexcept { return initiated_ ? Side::connector : Side::acceptor; }
-  bool requires_auth() const noexcept { return remote_ && !us_.secret.empty(); }
-  bool appends_mac() const noexcept {
-    return requires_auth() && us_.tls == nullptr;
-  }  // TLS does it else
-  Status secure() LINKSPAN_EXCLUDES(mutex_);
+  bool requires_auth() const noexcept { return is_remote() && !us_.secret.empty(); }
+  Status secure();
   Status on_import(const base::Frame& frame);
-  Status queue(FrameOp op, std::uint64_t id, std::span<const std::byte> payload,
-               std::span<base::Fd> fds) LINKSPAN_EXCLUDES(mutex_);
-  base::FrameHeader header_of(FrameOp op, std::uint64_t id) const noexcept;
-  void arm_write() noexcept LINKSPAN_EXCLUDES(mutex_);
-  void request_collection() noexcept LINKSPAN_EXCLUDES(mutex_);
-  Status flush_queued() noexcept LINKSPAN_REQUIRES(mutex_);
+  Status closed() const;
   void answer_error(std::uint64_t id, const Status& status);
   void disconnect(const Status& why);
-  void report_end();
+  void limit_payload(std::size_t bytes);
 
   const std::uint64_t id_;
-  const bool initiated_, remote_;
   const Identity& us_;
   SessionEvents& events_;
-  SessionWriter& writer_;
   const base::Log& log_;
-  const int socket_;
-  base::Mutex mutex_;
-  base::FdChannel channel_ LINKSPAN_GUARDED_BY(mutex_);
-  bool collect_owed_ LINKSPAN_GUARDED_BY(mutex_) = false;  // it had no room in channel_
-  std::atomic<bool> disconnected_{false};
-
+  SessionSocket socket_;
+  SessionAuthenticator authenticator_;
   SessionStage stage_ = SessionStage::greeting;
-  bool goodbye_sent_ = false, goodbye_received_ = false, process_ended_ = false,
-       terminated_ = false, dropped_ = false, disconnect_reported_ = false;
-  Status failure_;
+  SessionEnd end_;
   std::optional<DataConnectionHello> data_connection_;
-  Hello hello_;
+  PeerFacts peer_;
   std::string expected_;
-  std::uint64_t incarnation_ = 0;
-  std::string place_ = "not known yet";
-  std::int64_t pid_ = 0;
-  bool same_user_ = false, loopback_ = false;
-  base::Fd pidfd_;
-  std::vector<std::byte> our_hello_;
-  base::MacKey key_{};
-  std::uint64_t data_connections_offered_ = 0;
-  std::set<std::uint64_t> data_connections_admitted_;    // by number
-  std::optional<NotificationRing> incoming_, outgoing_;  // nullopt: as frames
-  bool collecting_ = false;                              // the peer was asked to drain
+  NotificationRings rings_;
 };
 
 }  // namespace linkspan::control

@@ -6,7 +6,7 @@ namespace linkspan::control {
 
 void SessionDataConnections::open() {
   if (!session_->is_up() || session_->is_disconnected()) return;
-  const auto at = net::peer_of(session_->socket());
+  const auto at = net::peer_of(session_->socket().fd());
   for (const std::string& transport : std::exchange(asked_, {}))
     make(transport, at, at.ok() ? next_route(*at) : std::nullopt);
 }
@@ -14,7 +14,7 @@ void SessionDataConnections::open() {
 /// Opens one. Without a route: to `at`, where the session is connected.
 void SessionDataConnections::make(const std::string& transport, const Result<net::TcpAddress>& at,
                                   const std::optional<net::DataConnectionRoute>& route) {
-  const auto offer = session_->offer_data_connection(transport);
+  const auto offer = session_->authenticator().offer(transport);
   const auto on_made = [this, lives = weak_from_this(), transport, at, route,
                         seals = offer.ok() ? offer->seals
                                            : std::nullopt](Result<base::AuthenticatedSocket> made) {

@@ -25,22 +25,22 @@ Status Session::handle(base::Frame& frame) {
   if (frame.plain)
     return {Code::permission_denied, Scope::peer,
             std::string("the peer speaks no TLS and this side does") + base::kTlsRemedy};
-  if (stage_ == SessionStage::greeting && op == FrameOp::data_connection && remote_ &&
-      !initiated_) {
+  if (stage_ == SessionStage::greeting && op == FrameOp::data_connection && is_remote() &&
+      !initiated()) {
     auto data_connection = decode_data_connection(frame.payload);
     if (!data_connection.ok()) return data_connection.status();
     data_connection_ = *std::move(data_connection);
-    incarnation_ = frame.header.incarnation;
+    peer_.incarnation = frame.header.incarnation;
     return {};
   }
   if (stage_ == SessionStage::greeting) {
     if (op != FrameOp::hello) return {Code::corrupt, Scope::peer, "the peer did not say hello"};
     return on_hello(frame);
   }
-  if (frame.header.incarnation != incarnation_)
+  if (frame.header.incarnation != incarnation())
     return {Code::corrupt, Scope::peer, "a frame of another incarnation"};
   if (stage_ == SessionStage::proving) return on_proof(frame);
-  if (goodbye_sent_ && op != FrameOp::goodbye) return {};
+  if (end_.sent_goodbye() && op != FrameOp::goodbye) return {};
   switch (op) {
     case FrameOp::ready:
       if (stage_ == SessionStage::established) {
@@ -86,7 +86,7 @@ Status Session::handle(base::Frame& frame) {
       events_.on_collect_request(*this);
       return {};
     case FrameOp::goodbye:
-      goodbye_received_ = true;
+      end_.receive_goodbye();
       disconnect(Status(Code::disconnected, Scope::peer,
                         "peer " + describe() + " has closed this connection, or its Engine"));
       return {};
@@ -122,46 +122,42 @@ Status Session::on_hello(base::Frame& frame) {
   if (!hello.ok()) return hello.status();
   if (frame.header.incarnation == 0 || frame.header.incarnation == us_.incarnation)
     return {Code::invalid_argument, Scope::peer, "an Engine cannot be its own peer"};
-  if (!remote_) {
+  if (!is_remote()) {
     // A forged descriptor could become readable and report a death that did not happen.
     if (frame.fds.empty() || !base::is_pidfd(frame.fds[0].get()))
       return {Code::corrupt, Scope::peer, "hello without a pidfd"};
-    if (frame.fds.size() > 1) {
-      auto ring = NotificationRing::open(frame.fds[1]);
-      if (!ring.ok()) return ring.status();
-      outgoing_.emplace(*std::move(ring));
-    }
-    pidfd_ = std::move(frame.fds[0]);
-    pidfd_.trust();
+    if (frame.fds.size() > 1)
+      if (Status status = rings_.open(frame.fds[1]); !status.ok()) return status;
+    peer_.pidfd = std::move(frame.fds[0]);
+    peer_.pidfd.trust();
   }
-  if (remote_ && hello->requires_auth == us_.secret.empty())
+  if (is_remote() && hello->requires_auth == us_.secret.empty())
     return {Code::permission_denied, Scope::peer,
             std::string(hello->requires_auth ? "the peer asks for a secret and this side has none"
                                              : "the peer has no secret and this side asks for it") +
                 ": give both the same file by LINKSPAN_SECRET_FILE or EngineOptions::secret_file"};
-  hello_ = *std::move(hello);
-  incarnation_ = frame.header.incarnation;
-  const SignedHello ours{our_hello_, us_.incarnation}, theirs{frame.payload, incarnation_};
-  const std::string_view secret = requires_auth() ? us_.secret : std::string_view();
-  const auto key = session_key(std::as_bytes(std::span(secret)), initiated_ ? ours : theirs,
-                               initiated_ ? theirs : ours);
-  if (!key.ok()) return key.status();
-  key_ = *key;
+  peer_.hello = *std::move(hello);
+  peer_.incarnation = frame.header.incarnation;
+  if (Status status = authenticator_.derive(requires_auth() ? us_.secret : std::string_view(),
+                                            us_.incarnation, {frame.payload, incarnation()});
+      !status.ok())
+    return status;
   if (!requires_auth()) return establish();
   stage_ = SessionStage::proving;
   // The listening side sends its proof only after it has verified the connecting side's, so a port
   // scanner learns nothing.
-  return initiated_ ? send_proof() : Status();
+  return initiated() ? send_proof() : Status();
 }
 
 /// Sends the proof. From then on frames have MAC tags, unless TLS is used.
 Status Session::send_proof() {
-  const auto proof = auth_mac(key_, side());
-  const auto keys = mac_keys_of(key_, side());
-  if (!proof.ok() || !keys.ok()) return proof.ok() ? keys.status() : proof.status();
-  if (Status status = send(FrameOp::proof, 0, encode_proof(*proof)); !status.ok()) return status;
-  const base::MutexLock lock(mutex_);
-  if (appends_mac()) channel_.authenticate_sent(keys->out);
+  const auto proof = authenticator_.prove();
+  if (!proof.ok()) return proof.status();
+  if (Status status = send(FrameOp::proof, 0, encode_proof(proof->mac)); !status.ok())
+    return status;
+  if (authenticator_.seals())
+    socket_.with_channel(
+        [&](base::FdChannel& channel) { channel.authenticate_sent(proof->keys.out); });
   return {};
 }
 
@@ -169,31 +165,25 @@ Status Session::on_proof(const base::Frame& frame) {
   if (static_cast<FrameOp>(frame.header.op) != FrameOp::proof)
     return {Code::corrupt, Scope::peer, "the peer did not prove that it knows the secret"};
   const auto said = decode_proof(frame.payload);
-  const auto right = auth_mac(key_, other(side()));
-  const auto keys = mac_keys_of(key_, side());
-  if (!said.ok()) return said.status();
-  if (!right.ok() || !keys.ok()) return right.ok() ? keys.status() : right.status();
-  if (!base::same_secret(*said, *right))
+  const auto right = authenticator_.expected();
+  if (!said.ok() || !right.ok()) return said.ok() ? right.status() : said.status();
+  if (!base::same_secret(*said, right->mac))
     return {Code::permission_denied, Scope::peer, "the peer has another secret than this side"};
-  {
-    const base::MutexLock lock(mutex_);
-    if (appends_mac()) channel_.authenticate_received(keys->in);
-  }
-  if (Status status = initiated_ ? Status() : send_proof(); !status.ok()) return status;
+  if (authenticator_.seals())
+    socket_.with_channel(
+        [&](base::FdChannel& channel) { channel.authenticate_received(right->keys.in); });
+  if (Status status = initiated() ? Status() : send_proof(); !status.ok()) return status;
   return establish();
 }
 
 Status Session::establish() {
-  if (!expected_.empty() && hello_.engine != expected_)
+  if (!expected_.empty() && hello().engine != expected_)
     return {Code::permission_denied, Scope::peer,
-            "the peer there is \"" + hello_.engine + "\", and not \"" + expected_ +
+            "the peer there is \"" + hello().engine + "\", and not \"" + expected_ +
                 "\" as ConnectOptions::expect says"};
   if (Status status = events_.on_established(shared_from_this()); !status.ok()) return status;
   stage_ = SessionStage::established;
-  {
-    const base::MutexLock lock(mutex_);
-    channel_.limit_payload(base::kMaxPayload);
-  }
+  limit_payload(base::kMaxPayload);
   return send(FrameOp::ready, 0, {});
 }
 

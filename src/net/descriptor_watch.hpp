@@ -3,12 +3,22 @@
 // Threads: any thread.
 #pragma once
 
+#include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 
 #include "base/fd.hpp"
 #include "linkspan/status.hpp"
 
 namespace linkspan::net {
+
+/// Waits for a borrowed descriptor, which its destructor leaves open.
+class BorrowedDescriptor : public asio::posix::stream_descriptor {
+ public:
+  explicit BorrowedDescriptor(asio::io_context& io) : asio::posix::stream_descriptor(io) {}
+  ~BorrowedDescriptor() {
+    if (is_open()) (void)release();
+  }
+};
 
 /// Assigns a borrowed `fd`; release() it before its owner closes it. system: epoll has no room or
 /// memory.

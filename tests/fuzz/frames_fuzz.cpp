@@ -207,7 +207,7 @@ class Peer {
     client_ = base::FdChannel(base::Fd());
     for (int turn = 0; turn < kTurns && !session_->is_disconnected(); ++turn) {
       session_->on_readable();
-      pollfd more{.fd = session_->socket(), .events = POLLIN, .revents = 0};
+      pollfd more{.fd = session_->socket().fd(), .events = POLLIN, .revents = 0};
       if (!session_->is_disconnected())
         ::poll(&more, 1, 10);  // the process that made the sockets also closes its copies
     }
@@ -240,7 +240,7 @@ class Peer {
     for (int turn = 0; turn < kTurns; ++turn) {
       const bool told = !client_.flush().ok() || !client_.wants_write();
       session_->on_readable();
-      (void)session_->flush();
+      (void)session_->socket().flush();
       while (auto frame = next()) note(*frame);
       if (told || session_->is_disconnected()) return;
     }

@@ -71,7 +71,7 @@ TEST_F(ControlDataConnections, OfNoSessionAreRefused) {
   DataConnectionHello guessed{.transport = "tcp", .number = 1};
   guessed.proof.fill(std::byte{1});
   const DataConnectionHello stolen =
-      test::take(session_->offer_data_connection("tcp")).hello;  // another Engine's
+      test::take(session_->authenticator().offer("tcp")).hello;  // another Engine's
   for (const auto& [hello, incarnation] :
        {std::pair(guessed, other_.incarnation), std::pair(stolen, test::kRawIncarnation)}) {
     auto raw = connect();
@@ -124,7 +124,7 @@ TEST_F(ControlDataConnections, OfTwoSessionsOfTheSameEnginesComeEachToItsOwn) {
 
   // A connection that was requested in time and arrives after the end of its session does not go to
   // the other session.
-  const DataConnectionHello late = test::take(old_here->offer_data_connection("tcp")).hello;
+  const DataConnectionHello late = test::take(old_here->authenticator().offer("tcp")).hello;
   client_->drop(old_here, Status(Code::disconnected, Scope::peer, "lost"));
   const auto limit = soon();
   while (!old_there->is_disconnected() && !limit.passed()) std::this_thread::yield();

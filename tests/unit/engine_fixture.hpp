@@ -279,7 +279,7 @@ class TestSession final {
     do {
       while (next().has_value()) {
       }
-    } while (session_->flush().ok() && session_->wants_write());
+    } while (session_->socket().flush().ok() && session_->socket().wants_write());
     while (next().has_value()) {
     }
   }

@@ -47,6 +47,33 @@ TEST(PendingHandshakes, OfAnAddressWithAPeerIsItsOwn) {
   EXPECT_EQ(room.eviction_candidates("10.0.0.1"), (Ids{1}));
 }
 
+TEST(PendingHandshakes, EvictsTheOldestSilentOneElseASlowOne) {
+  const base::Time now = base::Clock::steady().now();
+  PendingHandshakes room(2, 2);
+  room.add(1, "", now);
+  room.add(2, "", now - std::chrono::seconds(2));
+  std::uint64_t evicted = 0;
+  const auto evict = [&](std::uint64_t id, const Status& why) {
+    evicted = id;
+    EXPECT_EQ(why.what(), "2 handshakes are under way here, and this one made room: try again");
+  };
+  EXPECT_TRUE(room.make_room(
+                      "", [](std::uint64_t) { return true; }, evict)
+                  .ok());
+  EXPECT_EQ(evicted, 1U);
+  EXPECT_TRUE(room.make_room(
+                      "", [](std::uint64_t) { return false; }, evict)
+                  .ok());
+  EXPECT_EQ(evicted, 2U);
+  room.remove(2);
+  room.add(3, "", now);
+  EXPECT_EQ(room.make_room(
+                    "", [](std::uint64_t) { return false; }, evict)
+                .what(),
+            "2 handshakes are under way here, which is all that it takes: try again");
+  EXPECT_EQ(evicted, 2U);
+}
+
 TEST(PendingHandshakes, TakesANetworkOfIpv6ForOneAddress) {
   EXPECT_EQ(source("2001:db8::1"), source("2001:db8::2"));
   EXPECT_NE(source("2001:db8:0:1::1"), source("2001:db8::1"));

@@ -164,7 +164,8 @@ bool PeerScheduler::blocks_engine_close(CloseBlocker blocker) {
     case CloseBlocker::messages:
       break;
   }
-  return status_.state == PeerState::up && session_->is_remote() && session_->wants_write();
+  return status_.state == PeerState::up && session_->is_remote() &&
+         session_->socket().wants_write();
 }
 
 void PeerScheduler::close_endpoints() {
