@@ -62,7 +62,7 @@ transport::local::LocalKey shared_key(std::uint64_t serial) {
           .kind = MemoryKind::shared,
           .peers = {.read = true, .write = true},
           .bytes = 4096,
-          .has_memfd = true};
+          .handle = {.ipc = {}, .memfd = true, .chunks = {}, .pool = {}, .why_none = {}}};
 }
 
 /// Returns a frame step: {op, id, fds, their kinds, length, payload}.
@@ -215,8 +215,8 @@ void write(const std::filesystem::path& folder) {
   d.keys.push_back({.transport = "local", .bytes = shared, .fd_count = 2});
   transport::local::LocalKey gpu = shared_key(2);
   gpu.kind = MemoryKind::device;
-  gpu.has_memfd = false;
-  gpu.ipc.emplace().fill(std::byte{0x5a});
+  gpu.handle.memfd = false;
+  gpu.handle.ipc.emplace().fill(std::byte{0x5a});
   const Bytes address = encode(transport::local::LocalAddress{.incarnation = kPeerIncarnation});
 
   const Corpus descriptors(folder, "descriptor");

@@ -50,8 +50,8 @@ class ExclusiveTest : public ::testing::Test {
     ASSERT_EQ(d.keys.size(), 1u);
     EXPECT_FALSE(d.keys[0].bearer);
     const auto key = take(transport::local::decode_key(d.keys[0].bytes));
-    EXPECT_FALSE(key.ipc.has_value());
-    EXPECT_FALSE(key.has_memfd);
+    EXPECT_FALSE(key.handle.ipc.has_value());
+    EXPECT_FALSE(key.handle.memfd);
     EXPECT_EQ(key.address, 0u);
     ASSERT_EQ(fds.size(), 1u);
     struct stat facts {};

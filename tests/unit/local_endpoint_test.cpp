@@ -391,7 +391,7 @@ TEST(LocalImports, MemoryThatIsMappedIsNotPinnedBecauseItsOwnerSaysSo) {
   auto published = (*made)->publish((*shared)->region());
   ASSERT_TRUE(published.ok()) << published.status().to_string();
   LocalKey key = *decode_key(published->bytes);
-  ASSERT_TRUE(key.has_memfd);
+  ASSERT_TRUE(key.handle.memfd);
   for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::host, MemoryKind::device}) {
     key.kind = kind;
     EXPECT_EQ(decode_key(encode(key)).status().code(), Code::corrupt) << name_of(kind);

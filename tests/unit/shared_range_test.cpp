@@ -67,15 +67,15 @@ class SharedRangeOnDevice : public ::testing::Test {
 
 TEST_F(SharedRangeOnDevice, ARowOfChunksIsOneMapping) {
   auto made = take(import(Make::chunks, [](LocalKey& key, auto&) {
-    EXPECT_EQ(key.chunks->count, 4u);
-    EXPECT_EQ(key.chunks->bytes, 4 * ChunkRow::kChunk);
+    EXPECT_EQ(key.handle.chunks->count, 4u);
+    EXPECT_EQ(key.handle.chunks->bytes, 4 * ChunkRow::kChunk);
   }));
   EXPECT_EQ(made->mapped(), Mapped::cuda_vmm) << made->why_not_mapped();
   EXPECT_EQ(made->range()->bytes(), 4 * ChunkRow::kChunk);
 }
 
 TEST_F(SharedRangeOnDevice, AnAllocationOfAPoolIsOneMapping) {
-  auto made = take(import(Make::pool, [](LocalKey& key, auto&) { EXPECT_TRUE(key.pool); }));
+  auto made = take(import(Make::pool, [](LocalKey& key, auto&) { EXPECT_TRUE(key.handle.pool); }));
   EXPECT_EQ(made->mapped(), Mapped::cuda_pool) << made->why_not_mapped();
 }
 
@@ -107,20 +107,21 @@ TEST_F(SharedRangeOnDevice, AKeyThatClaimsWhatIsNotThereIsCorrupt) {
     return refused(Make::chunks, change);
   };
   EXPECT_EQ(chunks([](LocalKey&, auto&) {}), Code::ok);
-  EXPECT_EQ(chunks([](LocalKey& key, auto&) { ++key.chunks->count; }), Code::corrupt);
-  EXPECT_EQ(chunks([](LocalKey& key, auto&) { --key.chunks->count; }), Code::corrupt);
-  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.chunks->count = base::FdBundle::kMax + 1; }),
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { ++key.handle.chunks->count; }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { --key.handle.chunks->count; }), Code::corrupt);
+  EXPECT_EQ(
+      chunks([](LocalKey& key, auto&) { key.handle.chunks->count = base::FdBundle::kMax + 1; }),
+      Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.handle.chunks->bytes += ChunkRow::kChunk; }),
             Code::corrupt);
-  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.chunks->bytes += ChunkRow::kChunk; }),
-            Code::corrupt);
-  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.chunks->bytes -= ChunkRow::kChunk; }),
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.handle.chunks->bytes -= ChunkRow::kChunk; }),
             Code::corrupt);
   EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.bytes = 64 * ChunkRow::kChunk; }), Code::corrupt);
-  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.ipc.emplace(); }), Code::corrupt);
+  EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.handle.ipc.emplace(); }), Code::corrupt);
   EXPECT_EQ(chunks([](LocalKey& key, auto&) { key.kind = MemoryKind::shared; }), Code::corrupt);
   EXPECT_EQ(chunks([](LocalKey& key, auto&) {
-              key.chunks.reset();
-              key.has_memfd = true;
+              key.handle.chunks.reset();
+              key.handle.memfd = true;
             }),
             Code::corrupt);
   EXPECT_EQ(chunks([](LocalKey&, auto& fds) { fds.pop_back(); }), Code::corrupt);

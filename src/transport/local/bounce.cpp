@@ -38,8 +38,8 @@ Result<std::unique_ptr<BounceMemory>> BounceMemory::create(LocalTransport& trans
   const memory::Region& region = made->registration_->region();
   if (auto key = transport.publish(region); !key.ok()) return key.status();
   made->published_ = transport.published(region.facts().id.serial);
-  if (!made->published().key.mappable())
-    return Status(Code::unsupported, Scope::transport, made->published().key.why_not_mapped);
+  if (!made->published().key.handle.mappable())
+    return Status(Code::unsupported, Scope::transport, made->published().key.handle.why_none);
   return made;
 }
 

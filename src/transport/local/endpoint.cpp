@@ -48,7 +48,7 @@ Status LocalEndpoint::ready() const {
 }
 
 Status LocalEndpoint::post(const Batch& batch) {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   if (Status status = ready(); !status.ok()) return status;
   const auto& memory = static_cast<const LocalMapping&>(*batch.remote).memory();
   if (memory->key().id.incarnation != peer_.incarnation)
@@ -154,7 +154,7 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     }
   }
   if (chosen.method == copy::Method::cross_process) there = remote.key().address;
-  inflight.copier = &transport_.cpu_copier();
+  inflight.copier = transport_.copiers.cpu.get();
   if (by_gpu) {
     const GpuCopiers* const copiers = transport_.gpu_copiers(inflight.device);
     inflight.copier = nullptr;
@@ -245,7 +245,7 @@ Status LocalEndpoint::send(LocalMessage message, std::span<const std::byte> byte
 }
 
 void LocalEndpoint::close() {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   closed_ = true;
   for (LocalInflightBatch& inflight : inflight_) stop(inflight);
 }

@@ -7,7 +7,7 @@
 // that both map. Each chunk is a bounce step of two phases, one run here and one by the peer
 // (endpoint_bounce.cpp).
 // Threads: one thread at a time for each Endpoint, under its peer's mutex, and for all of a
-// transport, which share copiers, under LocalTransport::copiers_mutex; queue_retract() and
+// transport, which share copiers, under SharedCopiers::mutex; queue_retract() and
 // unmapped_here() any thread.
 // Invariants: an in-flight batch ends only when its copier is quiet, or the peer has reported the
 // end or has terminated.
@@ -167,7 +167,7 @@ class LocalEndpoint final : public Endpoint {
   static void stop(LocalInflightBatch& inflight);
   static bool touches_private_memory(const LocalInflightBatch& inflight);
   Status start_some(LocalInflightBatch& inflight, const StreamDependencies& streams = {});
-  void advance(LocalInflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers_mutex);
+  void advance(LocalInflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers.mutex);
   void open_offer(LocalInflightBatch& inflight);
   bool report(LocalInflightBatch& inflight, CompletionSink& sink);
   void send_pending() LINKSPAN_EXCLUDES(retract_mutex_);

@@ -133,7 +133,7 @@ void LocalEndpoint::start_phase(LocalInflightBatch& step) {
     step.method = bounced.route.method;
     step.link = bounced.route.near_link;
     step.device = own_device(*step.target);
-    step.copier = &transport_.cpu_copier();
+    step.copier = transport_.copiers.cpu.get();
     if (step.device != nullptr) step.copier = transport_.gpu_copiers(step.device)->usual.get();
     step.state = BatchState::copying;
     return;

@@ -13,10 +13,10 @@ RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const Impor
   f.local_dma = local.dma();
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
   f.cross_process = cross_process().ok() && remote.key().address != 0 && !on_gpu(theirs);
-  f.peer_can_map = local.key.mappable() && !unopened_.contains(local.key.id.serial);
+  f.peer_can_map = local.key.handle.mappable() && !unopened_.contains(local.key.id.serial);
   f.peer_mapped = mapped_by(local.key);
   f.may_ask_peer = !for_peer;
-  f.threads = transport_.cpu_copier().threads();
+  f.threads = transport_.copiers.cpu->threads();
   f.bounce = transport_.registry() != nullptr;
   f.bounce_on_gpu = on_gpu(ours) && on_gpu(theirs) && gpu_bounce_buffer_.ok();
   if (on_gpu(ours) && on_gpu(theirs))
@@ -47,7 +47,7 @@ RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const Impor
 
 Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Mapping& remote,
                                    BatchSummary shape) const {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   const auto ours = transport_.published(local.facts().id.serial);
   const auto& memory = static_cast<const LocalMapping&>(remote).memory();
   if (ours == nullptr || ours->region != &local)
@@ -60,7 +60,7 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
                                    : cross_process().what();
   f.why_no_cross_process = no_cross;
   const auto unopened = unopened_.find(ours->key.id.serial);
-  f.why_peer_cannot = unopened == unopened_.end() ? ours->key.why_not_mapped : unopened->second;
+  f.why_peer_cannot = unopened == unopened_.end() ? ours->key.handle.why_none : unopened->second;
   f.why_no_gpu_bounce = gpu_bounce_buffer_.what();
   return describe(f, route(f));
 }

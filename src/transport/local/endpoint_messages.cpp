@@ -16,7 +16,7 @@ Status corrupt_message(const char* what) { return {Code::corrupt, Scope::peer, w
 
 Status LocalEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
                                  std::span<base::Fd> fds) {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   switch (static_cast<LocalMessage>(op)) {
     case LocalMessage::offer:
       return on_offer(bytes, fds);

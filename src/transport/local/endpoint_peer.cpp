@@ -10,7 +10,7 @@ Status LocalEndpoint::request_copy(LocalInflightBatch& inflight, const Published
                                    std::uint64_t remote_serial, std::span<const Block> blocks) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
-    const memory::PublishedKey key = transport_.key_of(local);
+    const memory::PublishedKey key = local.published_key(transport_.topology());
     // Costs a driver call for each chunk, once for a region and a peer. None waits for work in
     // flight (fact: Chunks.SharingBesideAHeldStream).
     auto fds = memory::fds_for_peer(key);
@@ -194,7 +194,7 @@ void LocalEndpoint::send_pending() {
 }
 
 void LocalEndpoint::peer_terminated() {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   terminated_ = true;
   {
     const base::MutexLock retracts(retract_mutex_);

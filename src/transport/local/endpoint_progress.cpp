@@ -62,7 +62,7 @@ void LocalEndpoint::stop(LocalInflightBatch& inflight) {
 }
 
 void LocalEndpoint::cancel(std::uint64_t cookie) {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   for (LocalInflightBatch& inflight : inflight_)
     if (!inflight.for_peer &&
         (inflight.parent != nullptr ? inflight.parent->id : inflight.id) == cookie)
@@ -85,7 +85,7 @@ void LocalEndpoint::advance(LocalInflightBatch& inflight) {
       if (!end) return;
       inflight.ticket = 0;
       inflight.end = *std::move(end);
-      transport_.count_copy(inflight.method, inflight.blocks_with_copier);
+      transport_.copiers.count(inflight.method, inflight.blocks_with_copier);
     }
     if (inflight.end.ok() &&
         (inflight.next < inflight.pieces.size() || !inflight.pages.to_index.empty())) {
@@ -103,7 +103,7 @@ void LocalEndpoint::advance(LocalInflightBatch& inflight) {
 }
 
 std::size_t LocalEndpoint::progress(CompletionSink& sink) {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   send_pending();
   std::size_t completed = 0;
   for (auto inflight = inflight_.begin(); inflight != inflight_.end();) {
@@ -122,7 +122,7 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
 }
 
 PollHint LocalEndpoint::poll_hint() const {
-  const base::MutexLock lock(transport_.copiers_mutex);
+  const base::MutexLock lock(transport_.copiers.mutex);
   PollHint hint;
   const base::Time now = base::Clock::steady().now();
   // A side that shuts down answers by its goodbye.

@@ -26,13 +26,13 @@ Status export_memory(const cuda::Device& device, const memory::Region::Facts& fa
     if (auto pool = cuda::export_pool(device, facts.allocation); !pool.ok()) return pool.status();
     auto pointer = cuda::export_pool_pointer(device, facts.allocation);
     if (!pointer.ok()) return pointer.status();
-    key.pool = *pointer;
+    key.handle.pool = *pointer;
     return {};
   }
   if (facts.chunks.empty()) {
     auto handle = cuda::export_ipc(device, facts.allocation);
     if (!handle.ok()) return handle.status();
-    key.ipc = *handle;
+    key.handle.ipc = *handle;
     return {};
   }
   if (facts.chunks.size() > base::FdBundle::kMax)
@@ -45,8 +45,8 @@ Status export_memory(const cuda::Device& device, const memory::Region::Facts& fa
     if (auto fd = cuda::export_chunk(device, address); !fd.ok()) return fd.status();
     address += chunk.bytes;
   }
-  key.chunks = {static_cast<std::uint32_t>(facts.chunks.size()), facts.allocation_bytes,
-                id_of(facts.chunks)};
+  key.handle.chunks = {static_cast<std::uint32_t>(facts.chunks.size()), facts.allocation_bytes,
+                       id_of(facts.chunks)};
   return {};
 }
 
@@ -57,7 +57,7 @@ Result<base::Fd> export_fd(const cuda::Topology& topology, const memory::Region:
   const auto still = [&](std::uint64_t address, std::uint64_t buffer) {
     return memory::validate_allocation(topology, address, buffer);
   };
-  if (key.pool) {
+  if (key.handle.pool) {
     if (Status status = still(facts.allocation, facts.id.buffer); !status.ok()) return status;
     return cuda::export_pool(*device, facts.allocation);
   }
@@ -77,9 +77,9 @@ Result<base::Fd> export_fd(const cuda::Topology& topology, const memory::Region:
 Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& device,
                                                        const base::Fd& parcel,
                                                        const LocalKey& key) {
-  auto range = cuda::SharedRange::reserve(device, key.chunks->bytes);
+  auto range = cuda::SharedRange::reserve(device, key.handle.chunks->bytes);
   if (!range.ok()) return range.status();
-  for (std::uint32_t left = key.chunks->count; left != 0;) {
+  for (std::uint32_t left = key.handle.chunks->count; left != 0;) {
     auto batch = base::FdBundle::pop_batch(parcel);
     if (!batch.ok()) return batch.status();
     if (batch->empty() || batch->size() > left)
@@ -90,7 +90,7 @@ Result<std::unique_ptr<cuda::SharedRange>> open_chunks(const cuda::Device& devic
     }
     left -= static_cast<std::uint32_t>(batch->size());
   }
-  if ((*range)->bytes() != key.chunks->bytes)
+  if ((*range)->bytes() != key.handle.chunks->bytes)
     return corrupt_chunks("the chunks of the key are less than it claims");
   return range;
 }

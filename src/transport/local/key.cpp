@@ -19,17 +19,19 @@ Status corrupt_key(const char* what) { return {Code::corrupt, Scope::request, wh
 std::vector<std::byte> encode(const LocalKey& key) {
   flatbuffers::FlatBufferBuilder out;
   const auto gpu = vector_of(out, key.gpu);
-  const auto ipc = key.ipc ? vector_of(out, *key.ipc) : flatbuffers::Offset<schema::ByteVector>();
-  const auto pool =
-      key.pool ? vector_of(out, *key.pool) : flatbuffers::Offset<schema::ByteVector>();
+  const auto ipc =
+      key.handle.ipc ? vector_of(out, *key.handle.ipc) : flatbuffers::Offset<schema::ByteVector>();
+  const auto pool = key.handle.pool ? vector_of(out, *key.handle.pool)
+                                    : flatbuffers::Offset<schema::ByteVector>();
   const auto boot = vector_of(out, key.process.boot_id);
-  const auto why = out.CreateString(key.why_not_mapped.substr(0, kMaxReason));
+  const auto why = out.CreateString(key.handle.why_none.substr(0, kMaxReason));
   out.Finish(schema::CreateLocalKey(
       out, key.id.incarnation, key.id.buffer, key.id.serial, boot, key.process.start_time,
       key.process.nonce, key.liveness_index, static_cast<std::uint8_t>(key.kind), key.peers.read,
       key.peers.write, key.peers.exclusive, key.bytes, key.address, gpu, key.allocation_offset, ipc,
-      key.has_memfd, why, key.chunks ? key.chunks->count : 0, key.chunks ? key.chunks->bytes : 0,
-      key.chunks ? key.chunks->id : 0, pool));
+      key.handle.memfd, why, key.handle.chunks ? key.handle.chunks->count : 0,
+      key.handle.chunks ? key.handle.chunks->bytes : 0,
+      key.handle.chunks ? key.handle.chunks->id : 0, pool));
   return finished(out);
 }
 
@@ -49,20 +51,19 @@ Result<LocalKey> decode_key(std::span<const std::byte> bytes) {
   key.address = wire->address();
   if (!take(wire->gpu(), key.gpu)) return corrupt_key("key with a malformed GPU UUID");
   key.allocation_offset = wire->allocation_offset();
-  if (wire->ipc_handle() != nullptr && !take(wire->ipc_handle(), key.ipc.emplace()))
+  if (wire->ipc_handle() != nullptr && !take(wire->ipc_handle(), key.handle.ipc.emplace()))
     return corrupt_key("key with a malformed IPC handle");
-  key.has_memfd = wire->has_memfd();
-  key.why_not_mapped = schema::text_of(*wire->why_not_mapped(), kMaxReason);
+  key.handle.memfd = wire->has_memfd();
+  key.handle.why_none = schema::text_of(*wire->why_not_mapped(), kMaxReason);
   if (wire->chunks() > base::FdBundle::kMax) return corrupt_key("key of too many chunks");
-  if (wire->chunks() != 0) key.chunks = {wire->chunks(), wire->range_bytes(), wire->range_id()};
-  if (wire->pool_pointer() != nullptr && !take(wire->pool_pointer(), key.pool.emplace()))
+  if (wire->chunks() != 0)
+    key.handle.chunks = {wire->chunks(), wire->range_bytes(), wire->range_id()};
+  if (wire->pool_pointer() != nullptr && !take(wire->pool_pointer(), key.handle.pool.emplace()))
     return corrupt_key("key with a malformed pool pointer");
-  if (int{key.has_memfd} + int{key.ipc.has_value()} + int{key.chunks.has_value()} +
-          int{key.pool.has_value()} >
-      1)
-    return corrupt_key("key with two ways to map it");
-  if (key.has_memfd ? key.kind != MemoryKind::shared
-                    : key.kind != MemoryKind::device && (key.ipc || key.chunks || key.pool))
+  if (key.handle.kinds() > 1) return corrupt_key("key with two ways to map it");
+  if (key.handle.memfd ? key.kind != MemoryKind::shared
+                       : key.kind != MemoryKind::device &&
+                             (key.handle.ipc || key.handle.chunks || key.handle.pool))
     return corrupt_key("key to map another kind of memory");
   if (key.id.incarnation == 0 || key.id.serial == 0) return corrupt_key("key without an identity");
   if (!memory::fits(key.address, key.bytes, ~std::uint64_t{0}) ||

@@ -3,7 +3,7 @@
 // Off the path of a byte. The bytes come from a peer: decode functions verify their form, the
 // importer measures what they claim.
 // Threads: values.
-// Invariants: a decoded key has an identity and at most one of ipc, has_memfd, chunks and pool.
+// Invariants: a decoded key has an identity and at most one kind of handle.
 #pragma once
 
 #include <array>
@@ -19,6 +19,29 @@
 
 namespace linkspan::transport::local {
 
+/// Consecutive chunks of virtual memory, whose fds come in an FdBundle.
+struct SharedChunks {
+  std::uint32_t count = 0;
+  std::uint64_t bytes = 0;  ///< The sum of the chunks.
+  std::uint64_t id = 0;     ///< Equal for the same chunks.
+};
+
+/// How another process maps an allocation.
+struct ShareableHandle {
+  std::optional<cuda::IpcHandle> ipc;
+  bool memfd = false;
+  std::optional<SharedChunks> chunks;
+  std::optional<cuda::PoolPointer> pool;  ///< A pool allocation; the pool's fd comes with the key.
+  std::string why_none;                   ///< The owner's reason if none of these is set.
+
+  int kinds() const noexcept {
+    return int{ipc.has_value()} + int{memfd} + int{chunks.has_value()} + int{pool.has_value()};
+  }
+  bool mappable() const noexcept { return kinds() != 0; }
+  /// Returns true if a second fd follows that of the liveness table.
+  bool has_fd() const noexcept { return memfd || chunks || pool; }
+};
+
 /// The decoded key of a region.
 struct LocalKey {
   memory::RegionId id;
@@ -30,21 +53,7 @@ struct LocalKey {
   std::uint64_t address = 0;  ///< In the owner's process. 0: not reachable by address.
   GpuUuid gpu{};
   std::uint64_t allocation_offset = 0;
-  std::optional<cuda::IpcHandle> ipc;
-  bool has_memfd = false;
-  /// Consecutive chunks of virtual memory, whose fds come in an FdBundle.
-  struct Chunks {
-    std::uint32_t count = 0;
-    std::uint64_t bytes = 0;  ///< The sum of the chunks.
-    std::uint64_t id = 0;     ///< Equal for the same chunks.
-  };
-  std::optional<Chunks> chunks;
-  std::optional<cuda::PoolPointer> pool;  ///< A pool allocation; the pool's fd comes with the key.
-  std::string why_not_mapped;             ///< The owner's reason if none of these is set.
-
-  bool mappable() const noexcept { return ipc || has_memfd || chunks || pool; }
-  /// Returns true if a second fd follows that of the liveness table.
-  bool has_fd() const noexcept { return has_memfd || chunks || pool; }
+  ShareableHandle handle;
 };
 
 std::vector<std::byte> encode(const LocalKey& key);

@@ -29,13 +29,12 @@ static_assert(kCapabilities.max_batch_blocks +
 }  // namespace
 
 Result<std::unique_ptr<Transport>> LocalTransport::create(const LocalOptions& options) {
-  std::unique_ptr<LocalTransport> transport(new LocalTransport(options));
   auto liveness = RegionLivenessTable::create();
   if (!liveness.ok()) return liveness.status();
-  transport->liveness_ = *std::move(liveness);
   auto cpu = copy::CpuCopier::create(options.cpu_threads, options.staging);
   if (!cpu.ok()) return cpu.status();
-  transport->cpu_ = *std::move(cpu);
+  std::unique_ptr<LocalTransport> transport(
+      new LocalTransport(options, *std::move(liveness), *std::move(cpu)));
   if (Status status = base::random_bytes(transport->proof_); !status.ok()) return status;
   return std::unique_ptr<Transport>(std::move(transport));
 }
@@ -74,14 +73,13 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
   if (options_.calibrate && (*copier)->has_kernel())
     if (auto made = copy::Calibration::create(**device, (*copier)->ctas()); made.ok())
       calibration = *std::move(made);
-  if (Status status = cpu_->serve(**device); !status.ok()) return status;
+  if (Status status = copiers.cpu->serve(**device); !status.ok()) return status;
   (*copier)->set_relay(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
-  std::vector<std::shared_ptr<ImportedMemory>> imported;
+  ImportTable::Imports imported;
   {
     const base::MutexLock lock(mutex_);
     gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration)};
-    for (const auto& [raw, import] : imports_)
-      if (auto memory = import.memory.lock()) imported.push_back(std::move(memory));
+    imported = imports_.all();
   }
   if (const GpuCopiers* const ours = gpu_copiers(*device); ours->calibration != nullptr)
     off_the_lock([ours] {
@@ -93,7 +91,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
   if (options_.registry != nullptr) (void)options_.registry->pin_shared();
   for (const auto& memory : imported) {
     if (memory->host() != nullptr) (void)memory->host()->pin(**device);
-    if (memory->wants_view(**device)) (void)add_view(*memory, **device, deadline);
+    if (memory->wants_view(**device)) (void)mappings_.add_view(*memory, **device, deadline);
   }
   return device;
 }
@@ -115,112 +113,52 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
          .address = facts.peers.exclusive ? 0 : facts.address,
          .gpu = facts.gpu,
          .allocation_offset = facts.address - facts.allocation,
-         .ipc = std::nullopt,
-         .has_memfd = false,
-         .chunks = std::nullopt,
-         .pool = std::nullopt,
-         .why_not_mapped = {}};
+         .handle = {}};
   if (facts.kind == MemoryKind::device) {
     auto device = bring_up(facts.gpu);
     if (!device.ok()) return device.status();
     if (!facts.peers.exclusive)
       if (Status status = export_memory(**device, facts, key); !status.ok())
-        key.why_not_mapped = "CUDA cannot export it: " + status.what();
+        key.handle.why_none = "CUDA cannot export it: " + status.what();
   } else if (facts.kind == MemoryKind::shared && facts.memfd != nullptr) {
-    key.has_memfd = true;
+    key.handle.memfd = true;
   } else {
-    key.why_not_mapped = "it is the private " + std::string(name_of(facts.kind)) +
-                         " memory of its process: allocate_shared makes memory that peers can map";
+    key.handle.why_none = "it is the private " + std::string(name_of(facts.kind)) +
+                          " memory of its process: allocate_shared makes memory that peers can map";
   }
   if (facts.peers.exclusive) {
-    key.has_memfd = false;
-    key.why_not_mapped = "its owner registered it as exclusive";
+    key.handle.memfd = false;
+    key.handle.why_none = "its owner registered it as exclusive";
   }
   if (options_.registry != nullptr) published->registration = options_.registry->find(facts.id);
-  auto index = liveness_->grant(facts.id.serial);
-  if (!index.ok()) return index.status();
-  key.liveness_index = *index;
-  memory::PublishedKey made = key_of(*published);
-  const base::MutexLock lock(mutex_);
-  entries_[facts.id.serial] = {std::move(published), false, false, {}};
-  return made;
-}
-
-memory::PublishedKey LocalTransport::key_of(const PublishedRegion& published) const {
-  memory::PublishedKey out;
-  out.bytes = encode(published.key);
-  out.fds.push_back(liveness_->fd());
-  if (published.key.has_memfd) out.fds.push_back(published.region->facts().memfd);
-  if (published.key.chunks || published.key.pool)
-    out.last_fd = [topology = options_.topology, kept = published.shared_from_this()] {
-      return export_fd(*topology, kept->region->facts(), kept->key);
-    };
-  out.bearer = published.key.ipc.has_value();
-  return out;
+  {
+    const base::MutexLock lock(mutex_);
+    if (Status status = published_.add(published); !status.ok()) return status;
+  }
+  return published->published_key(options_.topology);
 }
 
 Status LocalTransport::retract(const memory::Region& region, bool revoke_immediately) {
-  const std::uint64_t serial = region.facts().id.serial;
   const base::MutexLock lock(mutex_);
-  const auto found = entries_.find(serial);
-  if (found == entries_.end())
-    return {Code::not_found, Scope::request, "the region is not published"};
-  PublishedEntry& entry = found->second;
-  if (!entry.retracting) {
-    entry.retracting = true;
-    entry.revoke_immediately = revoke_immediately;
-    liveness_->revoke(entry.published->key.liveness_index);
-    for (LocalEndpoint* endpoint : endpoints_)
-      // Only this side touches an exclusive region, and it counts the `uses`.
-      if (endpoint->queue_retract(serial, revoke_immediately) &&
-          !entry.published->key.peers.exclusive)
-        entry.unacknowledged.insert(endpoint);
-  } else if (revoke_immediately && !std::exchange(entry.revoke_immediately, true)) {
-    for (LocalEndpoint* endpoint : endpoints_)
-      if (entry.unacknowledged.contains(endpoint)) (void)endpoint->queue_retract(serial, true);
-  }
-  if (!entry.unacknowledged.empty()) {
-    std::string names;
-    for (const LocalEndpoint* endpoint : entry.unacknowledged)
-      names += (names.empty() ? "" : ", ") + endpoint->peer_name();
-    return {Code::busy, Scope::request, "still mapped by " + names};
-  }
-  if (entry.published->uses != 0)
-    return {Code::busy, Scope::request, "a transfer for a peer still uses the region"};
-  entries_.erase(found);
-  return {};
+  return published_.retract(region.facts().id.serial, revoke_immediately, endpoints_);
 }
 
 Status LocalTransport::forget(const memory::Region& region) {
   const base::MutexLock lock(mutex_);
-  const auto found = entries_.find(region.facts().id.serial);
-  if (found == entries_.end())
-    return {Code::not_found, Scope::request, "the region is not published"};
-  PublishedEntry& entry = found->second;
-  if (!std::exchange(entry.retracting, true))
-    liveness_->revoke(entry.published->key.liveness_index);
-  if (entry.published->uses != 0)
-    return {Code::busy, Scope::request, "a transfer for a peer still uses the region"};
-  entries_.erase(found);
-  return {};
+  return published_.forget(region.facts().id.serial);
 }
 
 void LocalTransport::acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) {
   const base::MutexLock lock(mutex_);
-  if (serial != 0) {
-    if (const auto found = entries_.find(serial); found != entries_.end())
-      found->second.unacknowledged.erase(&endpoint);
-    return;
-  }
-  for (auto& [each, entry] : entries_) entry.unacknowledged.erase(&endpoint);
+  published_.acknowledge(endpoint, serial);
 }
 
-std::vector<CopyCount> LocalTransport::copies() const {
-  const base::MutexLock lock(copiers_mutex);
-  std::vector<CopyCount> copies(copies_.begin(), copies_.end());
-  for (std::size_t i = 0; i < copies.size(); ++i)
-    copies[i].copier = name_of(static_cast<copy::Method>(i));
-  return copies;
+std::vector<CopyCount> SharedCopiers::counts() const {
+  const base::MutexLock lock(mutex);
+  std::vector<CopyCount> counts(counts_.begin(), counts_.end());
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    counts[i].copier = name_of(static_cast<copy::Method>(i));
+  return counts;
 }
 
 std::vector<std::byte> LocalTransport::address() const {
@@ -253,14 +191,12 @@ Result<std::unique_ptr<Endpoint>> LocalTransport::connect(std::span<const std::b
 void LocalTransport::remove(const LocalEndpoint& endpoint) {
   const base::MutexLock lock(mutex_);
   std::erase_if(endpoints_, [&](const LocalEndpoint* each) { return each == &endpoint; });
-  for (auto& [serial, entry] : entries_) entry.unacknowledged.erase(&endpoint);
+  published_.acknowledge(endpoint, 0);
 }
 
 std::shared_ptr<PublishedRegion> LocalTransport::published(std::uint64_t serial) const {
   const base::MutexLock lock(mutex_);
-  const auto found = entries_.find(serial);
-  if (found == entries_.end() || found->second.retracting) return nullptr;
-  return found->second.published;
+  return published_.find(serial);
 }
 
 const GpuCopiers* LocalTransport::gpu_copiers(const cuda::Device* device) const {
@@ -288,9 +224,9 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   std::unique_ptr<KeptPages> kept;
   const auto ours = published(local.facts().id.serial);
   if (ours == nullptr || pages.local_index.empty()) return kept;
-  const auto* copiers = copiers_between(*ours, *static_cast<const LocalMapping&>(remote).memory());
-  if (copiers == nullptr || !copiers->usual->has_kernel()) return kept;
-  const auto scope = copiers->usual->device().enter();
+  const auto* gpu = copiers_between(*ours, *static_cast<const LocalMapping&>(remote).memory());
+  if (gpu == nullptr || !gpu->usual->has_kernel()) return kept;
+  const auto scope = gpu->usual->device().enter();
   if (!scope.ok()) return scope.status();
   auto memory = cuda::PinnedBuffer::create(
       *scope, pages.local_index.size_bytes() + pages.remote_index.size_bytes());

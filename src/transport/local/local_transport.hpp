@@ -7,12 +7,10 @@
 // On the path of a byte: only look-ups. A GPU is prepared off the lock, when the first region of
 // that GPU is published or imported.
 // Threads: as transport.hpp says; functions for Endpoints are marked.
-// Invariants: a region is in the RegionLivenessTable from publish() to retract(). Once retract()
-// returned OK no peer maps it and no Endpoint of this side uses it for a peer.
+// Invariants: those of its PublishedRegions and its ImportTable.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,33 +23,16 @@
 #include "copy/cpu_copier.hpp"
 #include "copy/gpu_copier.hpp"
 #include "copy/resident_copier.hpp"
-#include "memory/import_cache.hpp"
 #include "memory/registry.hpp"
-#include "transport/local/import_budget.hpp"
-#include "transport/local/mapping.hpp"
+#include "transport/local/import_table.hpp"
+#include "transport/local/mapping_cache.hpp"
+#include "transport/local/published_regions.hpp"
 
 namespace linkspan::transport::local {
-
-class LocalEndpoint;
 
 /// Limit of imported regions of one peer process; three times as many of all. Each may be a mapping
 /// of its own, of which Linux gives a process 65,530.
 inline constexpr std::size_t kMaxImports = 16384;
-
-/// One published region.
-/// Threads: any thread for `uses`; the rest is immutable.
-struct PublishedRegion : std::enable_shared_from_this<PublishedRegion> {
-  LocalKey key;
-  const memory::Region* region = nullptr;
-  std::shared_ptr<const memory::Registration> registration;  ///< Or null. Other owner: registry.
-  std::atomic<std::uint32_t> uses{0};                        ///< Copies that run here for peers.
-
-  /// Returns true if a GPU can read and write it by DMA.
-  bool dma() const noexcept {
-    if (key.kind == MemoryKind::shared) return registration != nullptr && registration->pinned();
-    return key.kind == MemoryKind::device || key.kind == MemoryKind::pinned;
-  }
-};
 
 /// Index lists in mapped host memory, first the local one. The DeferredDestroyer frees them,
 /// because that waits for work in flight on the GPU.
@@ -84,6 +65,27 @@ struct GpuCopiers {
   std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or calibrate is off.
 };
 
+/// The CpuCopier, the counters, and the mutex of all copiers.
+class SharedCopiers {
+ public:
+  explicit SharedCopiers(std::unique_ptr<copy::CpuCopier> threads) : cpu(std::move(threads)) {}
+
+  /// Guards all copiers and what their orders point to. Locked by each function of an Endpoint,
+  /// after the peer's mutex and before LocalTransport::mutex_.
+  mutable base::Mutex mutex;
+  const std::unique_ptr<copy::CpuCopier> cpu;
+
+  void count(copy::Method method, std::size_t blocks) noexcept LINKSPAN_REQUIRES(mutex) {
+    CopyCount& count = counts_[static_cast<std::size_t>(method)];
+    ++count.orders;
+    count.blocks += blocks;
+  }
+  std::vector<CopyCount> counts() const LINKSPAN_EXCLUDES(mutex);
+
+ private:
+  std::array<CopyCount, copy::kMethods> counts_ LINKSPAN_GUARDED_BY(mutex){};  // by method
+};
+
 class LocalTransport final : public Transport {
  public:
   static Result<std::unique_ptr<Transport>> create(const LocalOptions& options);
@@ -105,33 +107,22 @@ class LocalTransport final : public Transport {
                                                 const Pages& pages) override
       LINKSPAN_EXCLUDES(mutex_);
   Result<KernelView> reach(const Mapping& remote, const GpuUuid& gpu) const override;
-  std::vector<CopyCount> copies() const override LINKSPAN_EXCLUDES(copiers_mutex);
+  std::vector<CopyCount> copies() const override { return copiers.counts(); }
   std::vector<std::byte> address() const override;
   Result<std::unique_ptr<Endpoint>> connect(std::span<const std::byte> address, Channel& channel,
                                             base::Deadline deadline) override
       LINKSPAN_EXCLUDES(mutex_);
 
-  /// Guards the copiers and what their orders point to. Locked by each function of an Endpoint,
-  /// after the peer's mutex and before `mutex_`.
-  mutable base::Mutex copiers_mutex;
-
-  // For its Endpoints, under copiers_mutex.
+  // For its Endpoints, under copiers.mutex.
+  SharedCopiers copiers;
   /// Returns null if the region is not published or retracted.
   std::shared_ptr<PublishedRegion> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
-  memory::PublishedKey key_of(const PublishedRegion& published) const;
   /// Returns null if that GPU is not up.
   const GpuCopiers* gpu_copiers(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
   /// Any thread. Returns the copiers of the GPU that copies between two mapped memories; null if
   /// neither is GPU memory.
   const GpuCopiers* copiers_between(const PublishedRegion& local,
                                     const ImportedMemory& remote) const LINKSPAN_EXCLUDES(mutex_);
-  copy::CpuCopier& cpu_copier() noexcept { return *cpu_; }
-  void count_copy(copy::Method method, std::size_t blocks) noexcept
-      LINKSPAN_REQUIRES(copiers_mutex) {
-    CopyCount& count = copies_[static_cast<std::size_t>(method)];
-    ++count.orders;
-    count.blocks += blocks;
-  }
   cuda::Topology* topology() const noexcept { return options_.topology; }
   memory::Registry* registry() const noexcept { return options_.registry; }
   /// Records that the peer no longer maps our region; `serial` 0: none of our regions. Costs one
@@ -150,67 +141,34 @@ class LocalTransport final : public Transport {
   void remove(const LocalEndpoint& endpoint) LINKSPAN_EXCLUDES(mutex_);
 
  private:
-  struct PublishedEntry {
-    std::shared_ptr<PublishedRegion> published;  // other owners: Endpoints that execute on it
-    bool retracting = false, revoke_immediately = false;
-    std::set<const LocalEndpoint*> unacknowledged;
-  };
-
-  struct ImportEntry {
-    memory::RegionId id;
-    ImportBudget::Share share;
-    std::weak_ptr<ImportedMemory> memory;
-    bool opening = true;                     // the importing thread is not done
-    bool unmapping = false, closed = false;  // by unmap(), while `memory` lives on
-  };
-
-  explicit LocalTransport(const LocalOptions& options)
-      : options_(options), budget_(ImportBudget::ImportLimits::of_this_host(options.max_imports)) {}
+  LocalTransport(const LocalOptions& options, std::unique_ptr<RegionLivenessTable> liveness,
+                 std::unique_ptr<copy::CpuCopier> cpu)
+      : copiers(std::move(cpu)),
+        options_(options),
+        mappings_(options.topology, ImportBudget::ImportLimits::of_this_host(options.max_imports)),
+        published_(std::move(liveness)) {}
   /// Activates the GPU, makes its copiers and maps earlier imports on it. Takes milliseconds.
   Result<const cuda::Device*> bring_up(const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
-  Result<std::shared_ptr<RegionLivenessView>> liveness_of(std::uint64_t incarnation,
-                                                          const base::Fd& fd);
   void forget_import(std::uint64_t number) LINKSPAN_EXCLUDES(mutex_);
-  bool maps_any(const memory::RegionId& id) const LINKSPAN_REQUIRES(mutex_);
   /// Informs the Endpoints of that peer once nothing maps the region any more.
   void report_closed(const memory::RegionId& id) LINKSPAN_REQUIRES(mutex_);
-  Status map_host(ImportedMemory& memory, const base::Fd& memfd, const ImportBudget::Owner& owner,
-                  base::Deadline deadline);
-  Status map_device(ImportedMemory& memory, std::span<base::Fd> fds, base::Deadline deadline);
-  Status map_range(ImportedMemory& memory, const base::Fd& fd, const cuda::Device& device,
-                   base::Deadline deadline);
   /// Runs the task on a thread where it delays no other work.
   void close(std::function<void()> closing);
   /// Measures the rates between that GPU and others by this memory, if that is asked for and not
   /// done yet.
   void calibrate(const cuda::Device& device, const ImportedMemory& memory)
       LINKSPAN_EXCLUDES(mutex_);
-  Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
+  Status map_device(ImportedMemory& memory, std::span<base::Fd> fds, base::Deadline deadline);
 
   const LocalOptions options_;
-  ImportBudget budget_;  // declared before the owners of its Shares
-  std::unique_ptr<RegionLivenessTable> liveness_;
   std::array<std::byte, 16> proof_{};
-  std::unique_ptr<copy::CpuCopier> cpu_;
-  std::array<CopyCount, copy::kMethods> copies_ LINKSPAN_GUARDED_BY(copiers_mutex){};  // by method
-
-  memory::ImportCache<memory::ImportKey, RegionLivenessView> liveness_views_;
-  memory::ImportCache<memory::ImportKey, HostMapping> host_mappings_;
-  /// The handle is part of the key: it alone opens the memory, whatever else the key claims.
-  using IpcKey = std::pair<memory::ImportKey, cuda::IpcHandle>;
-  memory::ImportCache<IpcKey, cuda::IpcMapping> ipc_mappings_;
-  memory::ImportCache<memory::ImportKey, cuda::SharedRange> ranges_;  // each for all devices
+  MappingCache mappings_;
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;
-  std::map<std::uint64_t, PublishedEntry> entries_ LINKSPAN_GUARDED_BY(mutex_);  // by serial
+  PublishedRegions published_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<const cuda::Device*, GpuCopiers> gpu_copiers_ LINKSPAN_GUARDED_BY(mutex_);
-  // An entry is erased after its memory is unmapped, so that a peer learns of it only then.
-  std::map<std::uint64_t, ImportEntry> imports_ LINKSPAN_GUARDED_BY(mutex_);
-  // Keys of imports_ by incarnation and serial, for the frequent look-ups by peers.
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> imports_by_id_
-      LINKSPAN_GUARDED_BY(mutex_);
-  std::uint64_t last_import_ LINKSPAN_GUARDED_BY(mutex_) = 0;
+  ImportTable imports_ LINKSPAN_GUARDED_BY(mutex_);
   std::set<LocalEndpoint*> endpoints_ LINKSPAN_GUARDED_BY(mutex_);
   unsigned next_copy_queue_index_ LINKSPAN_GUARDED_BY(mutex_) = 0;
 

@@ -47,10 +47,10 @@ Status HostMapping::pin(const cuda::Device& device) {
 }
 
 Mapped mapped_by(const LocalKey& key) noexcept {
-  if (key.ipc) return Mapped::cuda_ipc;
-  if (key.chunks) return Mapped::cuda_vmm;
-  if (key.pool) return Mapped::cuda_pool;
-  return key.has_memfd ? Mapped::memfd : Mapped::nothing;
+  if (key.handle.ipc) return Mapped::cuda_ipc;
+  if (key.handle.chunks) return Mapped::cuda_vmm;
+  if (key.handle.pool) return Mapped::cuda_pool;
+  return key.handle.memfd ? Mapped::memfd : Mapped::nothing;
 }
 
 Mapped ImportedMemory::mapped() const {
@@ -65,7 +65,7 @@ Mapped ImportedMemory::mapped() const {
 
 std::string ImportedMemory::why_not_mapped() const {
   const base::MutexLock lock(mutex_);
-  return why_not_.empty() ? key_.why_not_mapped : why_not_;
+  return why_not_.empty() ? key_.handle.why_none : why_not_;
 }
 
 bool ImportedMemory::host_dma() const noexcept {
