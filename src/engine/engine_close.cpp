@@ -25,15 +25,15 @@ bool EngineImpl::await(CloseBlocker blocker, base::Deadline deadline,
   const base::Deadline patience = base::Deadline::in(
       peer ? std::min<Duration>(kRemoteCloseTimeout, deadline.left() / 4) : kRemoteCloseTimeout);
   while (true) {
-    const std::uint64_t seen = peers_.changes();
+    const std::uint64_t seen = services_.peers.changes();
     (void)progress();
-    if (!peers_.is_close_blocked(blocker, peer)) return true;
+    if (!services_.peers.is_close_blocked(blocker, peer)) return true;
     if (deadline.passed() || (peer && closed_)) return false;
     if (patience.passed())
-      for (const auto& session : peers_.remote_close_blockers(blocker, peer))
+      for (const auto& session : services_.peers.remote_close_blockers(blocker, peer))
         control_->drop(session, Status(Code::timed_out, Scope::peer, "it holds up close()"));
-    if (peers_.wait_for_change(seen,
-                               base::Deadline::in(std::min<Duration>(deadline.left(), kMaxWait))))
+    if (services_.peers.wait_for_change(
+            seen, base::Deadline::in(std::min<Duration>(deadline.left(), kMaxWait))))
       return false;
   }
 }
@@ -44,15 +44,15 @@ Status EngineImpl::close(Duration timeout) {
     return InterruptCheck::has_ended() ? base::interrupted()
                                        : Status(Code::pending, Scope::process, std::move(what));
   };
-  Status finished = windows_->finish(deadline);
+  Status finished = services_.windows.finish(deadline);
   if (InterruptCheck::has_ended()) return base::interrupted();
-  windows_->end(std::nullopt, engine_closed());
+  services_.windows.end(std::nullopt, engine_closed());
   if (!finished.ok()) return finished;
-  peers_.close(engine_closed());
-  progress_thread_->wake();
+  services_.peers.close(engine_closed());
+  context_->progress->wake();
   if (!await(CloseBlocker::transfers, deadline)) {
     std::string names;
-    for (const auto& peer : peers_.all())
+    for (const auto& peer : services_.peers.all())
       if (const std::size_t unquiet = peer->unquiet(); unquiet != 0)
         names += (names.empty() ? "" : ", ") + peer->session()->describe() + " with " +
                  std::to_string(unquiet);
@@ -61,22 +61,23 @@ Status EngineImpl::close(Duration timeout) {
   // Copies for peers run to their end. Their Endpoints begin none any more.
   if (!await(CloseBlocker::copies, deadline)) return pending("a copy for a peer is not quiet");
   closed_ = true;
-  registrations_->close();
-  imports_->close();
-  inbox_.close();
-  manager_->close();
+  services_.registrations.close();
+  services_.imports.close();
+  services_.inbox.close();
+  services_.manager.close();
   control_->send_goodbye();
   // Over a network a peer may have begun something more before it received the goodbye.
   if (!await(CloseBlocker::memory, deadline)) {
     std::string names;
-    for (const auto& peer : peers_.all())
+    for (const auto& peer : services_.peers.all())
       if (peer->has_keys()) names += (names.empty() ? "" : ", ") + peer->session()->describe();
     return pending(names.empty() ? "a copy for a peer is not quiet"
                                  : "memory of this Engine may be copied by " + names);
   }
   (void)await(CloseBlocker::messages, deadline);  // what is left of them is dropped
   Status ended = control_->end(deadline);
-  if (log_queue_ != nullptr) (void)log_queue_->flush(base::Deadline::in(base::LogQueue::kPatience));
+  if (context_->log_queue != nullptr)
+    (void)context_->log_queue->flush(base::Deadline::in(base::LogQueue::kPatience));
   return ended;
 }
 
@@ -88,14 +89,14 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
                ? base::interrupted()
                : Status(Code::pending, Scope::peer, "peer " + std::to_string(peer) + " " + what);
   };
-  const auto found = peers_.find(peer);
+  const auto found = services_.peers.find(peer);
   if (found == nullptr || !found->close()) return {};
   const Status why(Code::canceled, Scope::peer,
                    "this side has closed peer " + std::to_string(peer));
-  windows_->end(peer, why);
-  imports_->end_lookups(peer, why);
-  directory_->forget_peer(peer);
-  progress_thread_->wake();
+  services_.windows.end(peer, why);
+  services_.imports.end_lookups(peer, why);
+  services_.directory.forget_peer(peer);
+  context_->progress->wake();
   if (!await(CloseBlocker::transfers, deadline, peer))
     return pending("may still touch memory of transfers with it");
   if (!await(CloseBlocker::copies, deadline, peer))
@@ -103,7 +104,7 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
   // The user may keep handles of its regions.
   for (const auto& region : found->imported())
     for (std::size_t i = 0; i < region->mappings.size(); ++i)
-      if (region->mappings[i] != nullptr) transports_[i]->unmap(*region->mappings[i]);
+      if (region->mappings[i] != nullptr) context_->transports[i]->unmap(*region->mappings[i]);
   control_->send_goodbye(peer);
   if (await(CloseBlocker::memory, deadline, peer)) return {};
   return pending("has not answered the goodbye, and may still copy on memory that it had imported");

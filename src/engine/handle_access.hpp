@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "linkspan/engine.hpp"
@@ -27,22 +28,15 @@ struct HandleAccess {
     return region.registration_;
   }
 
-  // Wrap what a service returns into the user's handle.
-  static Region wrap(std::shared_ptr<const memory::Registration> registration) {
-    return Region(std::move(registration));
-  }
-  static RemoteRegion wrap(std::shared_ptr<EngineImpl> impl,
-                           std::shared_ptr<ImportedRegion> region) {
-    return {std::move(impl), std::move(region)};
-  }
-  static Transfer wrap(std::shared_ptr<EngineImpl> impl, std::shared_ptr<TransferState> state) {
-    return {std::move(impl), std::move(state)};
-  }
-  static Prepared wrap(std::shared_ptr<EngineImpl> impl, std::shared_ptr<PreparedState> state) {
-    return {std::move(impl), std::move(state)};
-  }
-  static Window wrap(std::shared_ptr<EngineImpl> impl, std::shared_ptr<WindowState> state) {
-    return {std::move(impl), std::move(state)};
+  /// Makes the user's handle of what a service returned.
+  template <class Handle, class State>
+  static Result<Handle> wrap(const std::shared_ptr<EngineImpl>& impl,
+                             Result<std::shared_ptr<State>> state) {
+    if (!state.ok()) return state.status();
+    if constexpr (std::is_same_v<Handle, Region>)
+      return Region(*std::move(state));
+    else
+      return Handle(impl, *std::move(state));
   }
   static Peer peer(std::shared_ptr<EngineImpl> impl, std::uint64_t id, std::string name) {
     return {std::move(impl), id, std::move(name)};

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "engine/engine_impl.hpp"
+#include "engine/handle_access.hpp"
 
 namespace linkspan::engine {
 
@@ -32,6 +33,14 @@ auto on(const std::shared_ptr<EngineImpl>& impl, Act act) -> decltype(act(*impl)
         "this process was forked from the one that opened the Engine: open one here, after a spawn "
         "or exec if GPUs are used");
   return act(*impl);
+}
+
+/// Calls `act` with the services and makes the user's handle of the state that it returns; errors
+/// as on().
+template <class Handle, class Act>
+Result<Handle> handle_of(const std::shared_ptr<EngineImpl>& impl, Act act) {
+  return on(impl,
+            [&](EngineImpl& its) { return HandleAccess::wrap<Handle>(impl, act(its.services())); });
 }
 
 }  // namespace linkspan::engine

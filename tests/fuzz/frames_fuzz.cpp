@@ -99,9 +99,9 @@ struct World {
 
   World() {
     constexpr Permissions kAll{.read = true, .write = true};
-    add("s", impl->registrations().allocate_shared(kBytes, {.peers = kAll}));
-    add("x", impl->registrations().allocate_shared(kBytes, {.peers = {true, true, true}}));
-    add("h", impl->registrations().add(loose.data(), kBytes, {.peers = kAll}));
+    add("s", impl->services().registrations.allocate_shared(kBytes, {.peers = kAll}));
+    add("x", impl->services().registrations.allocate_shared(kBytes, {.peers = {true, true, true}}));
+    add("h", impl->services().registrations.add(loose.data(), kBytes, {.peers = kAll}));
     for (int i = 0; i < 3; ++i) {
       peer_regions.push_back(*peer_registry.allocate_shared(kBytes, kAll));
       peer_keys.push_back(*peer_transport->publish(peer_regions.back()->region()));
@@ -117,8 +117,8 @@ struct World {
   }
   void add(const char* name, engine::RegistrationService::Registered made) {
     demand(made.ok(), "no region");
-    regions.push_back(engine::HandleAccess::wrap(*std::move(made)));
-    demand(impl->directory().publish(name, regions.back()).ok(), "no name");
+    regions.push_back(*engine::HandleAccess::wrap<Region>(impl, std::move(made)));
+    demand(impl->services().directory.publish(name, regions.back()).ok(), "no name");
   }
 };
 
@@ -134,8 +134,7 @@ class Peer {
     auto [theirs, ours] = all.elsewhere.sockets();
     client_ = base::FdChannel(std::move(theirs));
     session_ = std::make_shared<control::Session>(++all.sessions, false, std::move(ours), all.us,
-                                                  static_cast<control::SessionEvents&>(*all.impl),
-                                                  all.writer, all.log);
+                                                  all.impl->services(), all.writer, all.log);
     demand(session_->start().ok(), "the other process is refused");
   }
 
@@ -272,9 +271,10 @@ class Peer {
   }
   void post(bool sends, std::uint64_t tag, const void* data, std::size_t bytes) {
     if (posted_.size() >= 64) return;
-    auto made = all_.impl->messages().submit(session_->id(), {.sends = sends, .tag = tag % 4}, data,
-                                             bytes % kBytes, {.deadline = 20s});
-    if (made.ok()) posted_.push_back(engine::HandleAccess::wrap(all_.impl, *std::move(made)));
+    auto made = all_.impl->services().messages.submit(
+        session_->id(), {.sends = sends, .tag = tag % 4}, data, bytes % kBytes, {.deadline = 20s});
+    if (made.ok())
+      posted_.push_back(*engine::HandleAccess::wrap<Transfer>(all_.impl, std::move(made)));
     hear();
   }
 
@@ -309,7 +309,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (int steps = 0; steps < 256 && !input.empty(); ++steps) peer.play(input);
     peer.end();
   }
-  (void)all.impl->inbox().collect();
+  (void)all.impl->services().inbox.collect();
   all.impl->progress();
   constexpr std::uint64_t kWarm = 64;  // threads, caches and the palette of fds are there
   if (all.sessions == kWarm) {

@@ -17,7 +17,9 @@ constexpr std::size_t kMore = 6, kMany = Listing::kMax + kMore;
 
 class Dumps : public test::EnginePair {
  protected:
-  static std::string dump(const Engine& engine) { return impl_of(engine).diagnostics().dump(); }
+  static std::string dump(const Engine& engine) {
+    return impl_of(engine).services().diagnostics.dump();
+  }
   /// Returns how many lines begin like that.
   static std::size_t lines(const std::string& text, const std::string& begin) {
     std::size_t count = 0;
@@ -152,7 +154,7 @@ TEST_F(EngineCounts, CountNotificationsOfTheirPeer) {
 }
 
 TEST_F(Dumps, AnswerTheQueriesThatThisReleaseKnows) {
-  const Diagnostics& diagnostics = impl_of(near_).diagnostics();
+  const Diagnostics& diagnostics = impl_of(near_).services().diagnostics;
   EXPECT_EQ(take(diagnostics.answer(control::IntrospectionOp::dump)).find("engine \"near\""), 0u);
   EXPECT_EQ(take(diagnostics.answer(control::IntrospectionOp::metrics)), near_.metrics());
   EXPECT_TRUE(is(diagnostics.answer(static_cast<control::IntrospectionOp>(77)).status(),

@@ -403,11 +403,12 @@ class EngineFixture : public ::testing::Test {
     transfer->local = memory_.local;
     transfer->remote = FakeMemory::remote();
     transfer->bytes = batches * FakeTransport::kBatchBytes;
-    transfer->own = engine::make_plan({{0, 0, transfer->bytes}}, transport().capabilities());
-    transfer->batches = transfer->own.batches;
+    transfer->batches.own =
+        engine::make_plan({{0, 0, transfer->bytes}}, transport().capabilities());
+    transfer->batches.count = transfer->batches.own.batches;
     transfer->submitted = base::Clock::steady().now();
-    transfer->deadline = base::Time::max();
-    EXPECT_EQ(transfer->batches, batches);
+    transfer->ending.deadline = base::Time::max();
+    EXPECT_EQ(transfer->batches.count, batches);
     EXPECT_TRUE(transfer->local->acquire());
     return transfer;
   }

@@ -19,8 +19,8 @@ class EngineImplTest : public test::EnginePair {
  protected:
   /// Submits a receive that nobody sends to.
   std::shared_ptr<TransferState> receive() {
-    return take(impl_.messages().submit(to_far_.id(), {.tag = 1}, room_.data(), room_.size(),
-                                        {.deadline = 1h}));
+    return take(impl_.services().messages.submit(to_far_.id(), {.tag = 1}, room_.data(),
+                                                 room_.size(), {.deadline = 1h}));
   }
 
   EngineImpl& impl_ = impl_of(near_);
@@ -71,8 +71,8 @@ TEST_F(EngineImplTest, CancelsWhatIsNotQuiet) {
 TEST_F(EngineImplTest, SaysThatACanceledTransferIsPending_WhileThePeerMayReadIt) {
   RawPeer raw(far_);
   EngineImpl& impl = impl_of(far_);
-  const auto transfer = take(
-      impl.messages().submit(raw.peer().id(), {.sends = true}, room_.data(), room_.size(), {}));
+  const auto transfer = take(impl.services().messages.submit(raw.peer().id(), {.sends = true},
+                                                             room_.data(), room_.size(), {}));
   (void)raw.next(FrameOp::offer);
   EXPECT_TRUE(is(impl.cancel(*transfer), Code::pending,
                  "transfer " + std::to_string(transfer->id) + " is not quiet yet"));
@@ -100,7 +100,7 @@ TEST_F(EngineImplTest, AttachesAQuietTransferOfAForgottenPeer) {
   const std::shared_ptr<CompletionQueueState> queue = take(CompletionQueueState::create());
   RawPeer raw(far_);
   EngineImpl& impl = impl_of(far_);
-  const auto transfer = take(impl.messages().submit(raw.peer().id(), {}, nullptr, 0, {}));
+  const auto transfer = take(impl.services().messages.submit(raw.peer().id(), {}, nullptr, 0, {}));
   raw.leave();
   EXPECT_TRUE(is(impl.wait(*transfer, 10s), Code::disconnected));
   EXPECT_TRUE(test::eventually(

@@ -55,7 +55,7 @@ class Imports : public test::EnginePair {
             .keys = {}};
   }
 
-  ImportService& service_ = impl_of(near_).imports();
+  ImportService& service_ = impl_of(near_).services().imports;
   RawPeer raw_{listening(near_)};
 };
 

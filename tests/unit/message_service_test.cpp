@@ -28,9 +28,9 @@ class Messages : public test::EnginePair {
 
   static Submitted submit(const Engine& engine, const Peer& peer, const MessageKind& kind,
                           const void* data, std::uint64_t bytes, const TransferOptions& options) {
-    auto transfer = impl_of(engine).messages().submit(peer.id(), kind, data, bytes, options);
-    if (!transfer.ok()) return transfer.status();
-    return HandleAccess::wrap(HandleAccess::impl(engine), *std::move(transfer));
+    return HandleAccess::wrap<Transfer>(
+        HandleAccess::impl(engine),
+        impl_of(engine).services().messages.submit(peer.id(), kind, data, bytes, options));
   }
   Submitted send(std::uint64_t tag, const Bytes& data, const TransferOptions& options = {}) {
     return submit(near_, to_far_, {.sends = true, .tag = tag}, data.data(), data.size(), options);
@@ -62,9 +62,11 @@ TEST_F(Messages, RefuseWhatIsNoMemory) {
 
 TEST_F(Messages, KeepNothing_WhenThePeerIsNotThere) {
   const Bytes data = filled(8, 1);
-  EXPECT_TRUE(is(
-      impl_of(near_).messages().submit(77, {.sends = true}, data.data(), data.size(), {}).status(),
-      Code::disconnected));
+  EXPECT_TRUE(is(impl_of(near_)
+                     .services()
+                     .messages.submit(77, {.sends = true}, data.data(), data.size(), {})
+                     .status(),
+                 Code::disconnected));
   EXPECT_EQ(test::metric(near_, "regions"), 0u);
   must(to_far_.close());
   EXPECT_TRUE(is(send(1, data).status(), Code::disconnected));

@@ -18,8 +18,8 @@ class Manager : public test::EnginePair {
   Status connected(const std::string& address, const ConnectOptions& options = {}) {
     return service_.connect(address, options).status();
   }
-  PeerManager& service_ = impl_of(near_).manager();
-  PeerManager& listener_ = impl_of(far_).manager();
+  PeerManager& service_ = impl_of(near_).services().manager;
+  PeerManager& listener_ = impl_of(far_).services().manager;
 };
 
 TEST_F(Manager, ListensWhereItWasToldLast) {
@@ -66,7 +66,7 @@ TEST_F(Manager, AcceptsInTheirOrder) {
   const Engine one = take(Engine::open({.name = "one", .use_gpu = false}));
   const Engine two = take(Engine::open({.name = "two", .use_gpu = false}));
   for (const Engine* each : {&one, &two})
-    (void)take(impl_of(*each).manager().connect(far_.address(), {}));
+    (void)take(impl_of(*each).services().manager.connect(far_.address(), {}));
   const auto first = take(listener_.accept(10s)), second = take(listener_.accept(10s));
   EXPECT_EQ(first.name, "one");
   EXPECT_EQ(second.name, "two");

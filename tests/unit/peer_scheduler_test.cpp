@@ -30,7 +30,7 @@ class PeerSchedulerTest : public test::EngineFixture {
   /// Returns a transfer that writes and then notifies.
   Transfer notifying(std::string_view text, std::size_t batches = 1) {
     auto transfer = make_transfer(batches);
-    transfer->notification = bytes_of(text);
+    transfer->notification.bytes = bytes_of(text);
     must(submit(peer_, transfer));
     return transfer;
   }
@@ -67,7 +67,7 @@ TEST_F(PeerSchedulerTest, MakesATransferQuietOnce_WhenEachBatchHasCompleted) {
   EXPECT_EQ(progress(), 1u);
   EXPECT_EQ(end_of(*transfer), "ok");
   EXPECT_EQ(transfer->local->users(), 0u) << "its memory is the user's again";
-  EXPECT_EQ(transfer->path_taken.path, "fake");
+  EXPECT_EQ(transfer->batches.path_taken.path, "fake");
   EXPECT_EQ(events_.quiet, 1u);
   EXPECT_EQ(progress(), 0u);
   EXPECT_EQ(scheduler().unquiet(), 0u);
@@ -218,20 +218,20 @@ TEST_F(PeerSchedulerTest, CancelsTheTransfersOnARegistration_AndNoOthers) {
   must(submit(peer_, transfer));
   scheduler().cancel_all_on(*there);
   EXPECT_EQ(endpoint().canceled(), std::vector{endpoint().in_flight().back()});
-  EXPECT_FALSE(kept->canceled);
+  EXPECT_FALSE(kept->ending.canceled);
   complete_all();
 }
 
 TEST_F(PeerSchedulerTest, EndsAsTimedOutAfterTheCompletion_WhenTheDeadlinePasses) {
   const auto transfer = make_transfer();
-  transfer->deadline = now() + 1h;
+  transfer->ending.deadline = now() + 1h;
   must(submit(peer_, transfer));
   progress();
   EXPECT_TRUE(endpoint().canceled().empty());
   const auto hint = scheduler().poll(now()).hint;
   EXPECT_EQ(hint.when, When::at);
-  EXPECT_EQ(hint.at, transfer->deadline) << "the ProgressThread must come by then";
-  scheduler().progress(transfer->deadline);
+  EXPECT_EQ(hint.at, transfer->ending.deadline) << "the ProgressThread must come by then";
+  scheduler().progress(transfer->ending.deadline);
   EXPECT_EQ(endpoint().canceled(), endpoint().in_flight());
   EXPECT_FALSE(transfer->quiet);
   endpoint().complete_all({Code::canceled, Scope::request, "as asked"});
@@ -328,13 +328,13 @@ TEST_F(PeerSchedulerTest, IsNotQuiet_UntilItsNotificationHasRoom) {
 
 TEST_F(PeerSchedulerTest, EndsAtItsDeadline_WhenItsNotificationFindsNoRoom) {
   auto transfer = make_transfer();
-  transfer->notification = bytes_of("written");
-  transfer->deadline = now() + 1h;
+  transfer->notification.bytes = bytes_of("written");
+  transfer->ending.deadline = now() + 1h;
   must(submit(peer_, transfer));
   peer_.session().fill();
   complete_all();
   EXPECT_FALSE(transfer->quiet);
-  scheduler().progress(transfer->deadline);
+  scheduler().progress(transfer->ending.deadline);
   EXPECT_EQ(end_of(*transfer), "timed_out");
 }
 
@@ -361,11 +361,11 @@ TEST_F(PeerSchedulerTest, PushesTheCookieAtTheEnd_OrAtOnceIfItIsQuiet) {
 
 TEST_F(PeerSchedulerTest, BlocksTheReleaseStream_OnlyUntilTheTransferIsQuiet) {
   const auto transfer = started();
-  transfer->wants_release = true;
+  transfer->streams.wants_release = true;
   const auto during = scheduler().release_stream(*transfer, nullptr);
   EXPECT_FALSE(during.event);
   EXPECT_TRUE(during.blocks);
-  EXPECT_FALSE(transfer->wants_release) << "an event would come too late";
+  EXPECT_FALSE(transfer->streams.wants_release) << "an event would come too late";
   complete_all();
   EXPECT_FALSE(scheduler().release_stream(*transfer, nullptr).blocks);
 }
@@ -601,7 +601,7 @@ class PeerSchedulerMessages : public PeerSchedulerTest {
     transfer->peer = 1;
     transfer->bytes = 40;
     transfer->submitted = now();
-    transfer->deadline = base::Time::max();
+    transfer->ending.deadline = base::Time::max();
     transfer->message = std::make_unique<MessageState>();
     transfer->message->sends = sends;
     transfer->message->tag = 3;
@@ -664,7 +664,7 @@ TEST_F(PeerSchedulerMessages, EndAReceive_WhenItsCopyHasCompleted) {
   complete_all();
   EXPECT_EQ(end_of(*transfer), "ok");
   EXPECT_EQ(transfer->bytes, 40u);
-  EXPECT_EQ(transfer->path_taken.path, "fake");
+  EXPECT_EQ(transfer->batches.path_taken.path, "fake");
   const auto finished = frame(FrameOp::finished);
   EXPECT_EQ(finished.header.id, 77u);
   EXPECT_TRUE(take(control::decode_finished(finished.payload)).status.ok());

@@ -175,7 +175,7 @@ TEST_F(PeerTableTest, RefusesSubmissionsWithEveryPeer_AfterClose) {
   const auto transfer = make_transfer();
   must(submit(before, transfer));
   table_.close({Code::canceled, Scope::process, "the Engine is closed"});
-  EXPECT_TRUE(transfer->canceled);
+  EXPECT_TRUE(transfer->ending.canceled);
   EXPECT_EQ(submit(before, make_transfer()).code(), Code::canceled);
   auto& later = add(2);
   EXPECT_EQ(submit(later, make_transfer()).code(), Code::canceled);

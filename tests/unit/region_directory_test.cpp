@@ -40,7 +40,7 @@ class Directory : public test::EnginePair {
   }
   using Answer = std::pair<std::uint64_t, std::uint64_t>;
 
-  RegionDirectory& service_ = impl_of(far_).directory();
+  RegionDirectory& service_ = impl_of(far_).services().directory;
   RawPeer raw_{far_};
 };
 

@@ -14,7 +14,7 @@ using test::impl_of, test::is, test::metric, test::must, test::RawPeer, test::ta
 class Registrations : public test::EnginePair {
  protected:
   Region add(std::uint64_t bytes = 4096) {
-    return HandleAccess::wrap(take(service_.allocate_shared(bytes, {})));
+    return take(HandleAccess::wrap<Region>(nullptr, service_.allocate_shared(bytes, {})));
   }
   static std::uint64_t serial_of(const Region& region) {
     return HandleAccess::registration(region)->id().serial;
@@ -24,13 +24,13 @@ class Registrations : public test::EnginePair {
         far_, R"(keys_sent_total{peer=")" + std::to_string(to_near_.id()) + R"(",name="near"})");
   }
 
-  RegistrationService& service_ = impl_of(far_).registrations();
+  RegistrationService& service_ = impl_of(far_).services().registrations;
 };
 
 TEST_F(Registrations, HaveKeys_UntilTheirEnd) {
   std::vector<std::byte> memory(4096);
-  const Region region =
-      HandleAccess::wrap(take(service_.add(memory.data(), memory.size(), RegionOptions{})));
+  const Region region = take(HandleAccess::wrap<Region>(
+      nullptr, service_.add(memory.data(), memory.size(), RegionOptions{})));
   EXPECT_EQ(region.data(), memory.data());
   ASSERT_NE(service_.keys_of(serial_of(region)), nullptr);
   EXPECT_TRUE(is(service_.end(region, 10s, false), Code::ok));

@@ -56,7 +56,7 @@ class Side final : public RendezvousHost {
     return transfer;
   }
   void cancel(TransferState& transfer) {
-    transfer.canceled = true;
+    transfer.ending.canceled = true;
     rendezvous.stop(transfer);
   }
   void copied(TransferState& transfer, const Status& status = {}) {
@@ -159,8 +159,8 @@ TEST_F(RendezvousTest, MatchesTheOldestOfATag) {
   TransferState& early = receiver_.receive(1, 100);
   talk();
   TransferState& late = receiver_.receive(1, 100);
-  EXPECT_EQ(early.message->wire_id, first.id);
-  EXPECT_EQ(late.message->wire_id, second.id);
+  EXPECT_EQ(early.message->offer.id, first.id);
+  EXPECT_EQ(late.message->offer.id, second.id);
   receiver_.copied(late);  // they may end in any order
   receiver_.copied(early);
   talk();
@@ -328,8 +328,8 @@ TEST_F(RendezvousTest, MatchesThatAreUndoneOldestFirstLeaveTheirOrder) {
   TransferState& second = receiver_.receive(1, 20);
   talk();
   ASSERT_EQ(receiver_.copying.size(), 2u);
-  EXPECT_EQ(first.message->bytes, 10u);
-  EXPECT_EQ(second.message->bytes, 20u);
+  EXPECT_EQ(first.message->offer.bytes, 10u);
+  EXPECT_EQ(second.message->offer.bytes, 20u);
   receiver_.copied(first);
   receiver_.copied(second);
   talk();
@@ -347,8 +347,8 @@ TEST_F(RendezvousTest, ReceivesWhoseSendsAreWithdrawnOldestFirstKeepTheirOrder) 
   sender_.send(2, 11);
   sender_.send(2, 22);
   talk();
-  EXPECT_EQ(first.message->bytes, 11u);
-  EXPECT_EQ(second.message->bytes, 22u);
+  EXPECT_EQ(first.message->offer.bytes, 11u);
+  EXPECT_EQ(second.message->offer.bytes, 22u);
 }
 
 TEST_F(RendezvousTest, AKeyThatDoesNotOpenIsAskedForAgainAndOnce) {

@@ -17,13 +17,13 @@ class StreamWaitsTest : public ::testing::Test {
 
   Transfer add(std::uint64_t stream) {
     auto transfer = std::make_shared<TransferState>();
-    transfer->stream.key = stream;
+    transfer->streams.after.key = stream;
     waits_.add(transfer, at_);
     return transfer;
   }
   Transfer add_message(std::uint64_t stream, bool sends) {
     auto transfer = std::make_shared<TransferState>();
-    transfer->stream.key = stream;
+    transfer->streams.after.key = stream;
     transfer->message = std::make_unique<MessageState>();
     transfer->message->sends = sends;
     transfer->message->stage = MessageState::Stage::waiting_on_stream;

@@ -52,7 +52,7 @@ class Submissions : public test::EnginePair {
     EXPECT_TRUE(holds(target_, 0, kBytes, std::nullopt));
   }
 
-  const Submission& submission_ = impl_of(near_).submission();
+  const Submission& submission_ = impl_of(near_).services().submission;
   Region local_ = take(near_.allocate_shared(kBytes));
   std::pair<Region, RemoteRegion> shared_ = share("target", kBytes);
   const Region& target_ = shared_.first;
@@ -88,7 +88,8 @@ TEST_F(Submissions, RefuseARegionThatNoTransportReaches) {
   unreached->peer = to_far_.id();
   unreached->name = "far away";
   unreached->mappings.resize(HandleAccess::imported(remote_)->mappings.size());
-  const RemoteRegion remote = HandleAccess::wrap(HandleAccess::impl(near_), unreached);
+  const RemoteRegion remote =
+      take(HandleAccess::wrap<RemoteRegion>(HandleAccess::impl(near_), Result(unreached)));
   EXPECT_TRUE(is(resolved(to_far_.id(), local_, remote), Code::unreachable,
                  "no transport reaches \"far away\""));
 }
@@ -304,7 +305,7 @@ TEST_F(SubmissionsOverTcp, MayHaveAChecksumAndAreNotLocal) {
 
 TEST_F(Submissions, EndAtTheirDeadlineOrAtTheEngines) {
   const Engine hasty = take(Engine::open({.use_gpu = false, .transfer_deadline = 7s}));
-  const Submission& submission = impl_of(hasty).submission();
+  const Submission& submission = impl_of(hasty).services().submission;
   const base::Time now = base::Clock::steady().now();
   EXPECT_EQ(submission.deadline_of({}, now), now + 7s);
   EXPECT_EQ(submission.deadline_of({.deadline = 1ns}, now), now + 1ns);

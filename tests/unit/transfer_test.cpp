@@ -10,58 +10,58 @@ Status status_of(Code code) { return {code, Scope::peer, "the low-level text"}; 
 
 TEST(Transfer, KeepsItsStatus_WhenItWasNotAskedToEnd) {
   const TransferState transfer;
-  EXPECT_TRUE(user_status(transfer, {}).ok());
-  EXPECT_EQ(user_status(transfer, status_of(Code::corrupt)).code(), Code::corrupt);
-  EXPECT_EQ(user_status(transfer, status_of(Code::canceled)).code(), Code::canceled);
+  EXPECT_TRUE(transfer.ending.user_status({}).ok());
+  EXPECT_EQ(transfer.ending.user_status(status_of(Code::corrupt)).code(), Code::corrupt);
+  EXPECT_EQ(transfer.ending.user_status(status_of(Code::canceled)).code(), Code::canceled);
 }
 
 TEST(Transfer, EndsAsCanceledWithTheLowLevelText_WhenItWasCanceled) {
   TransferState transfer;
-  transfer.canceled = true;
-  const Status status = user_status(transfer, status_of(Code::unreachable));
+  transfer.ending.canceled = true;
+  const Status status = transfer.ending.user_status(status_of(Code::unreachable));
   EXPECT_EQ(status.code(), Code::canceled);
   EXPECT_EQ(status.scope(), Scope::request);
   EXPECT_EQ(status.what(), "canceled by its owner; the low-level text");
-  const Status bare = user_status(transfer, Status(Code::canceled, Scope::request, ""));
+  const Status bare = transfer.ending.user_status(Status(Code::canceled, Scope::request, ""));
   EXPECT_EQ(bare.what(), "canceled by its owner");
 }
 
 TEST(Transfer, EndsAsTimedOut_WhenItsDeadlineHasPassed) {
   TransferState transfer;
-  transfer.expired = true;
-  EXPECT_EQ(user_status(transfer, status_of(Code::canceled)).code(), Code::timed_out);
-  transfer.canceled = true;
-  const Status both = user_status(transfer, status_of(Code::canceled));
+  transfer.ending.expired = true;
+  EXPECT_EQ(transfer.ending.user_status(status_of(Code::canceled)).code(), Code::timed_out);
+  transfer.ending.canceled = true;
+  const Status both = transfer.ending.user_status(status_of(Code::canceled));
   EXPECT_EQ(both.code(), Code::timed_out);
   EXPECT_EQ(both.what(), "its deadline passed; the low-level text");
 }
 
 TEST(Transfer, EndsWell_WhenItCompletedThoughItWasAskedToEnd) {
   TransferState transfer;
-  transfer.canceled = transfer.expired = true;
-  EXPECT_TRUE(user_status(transfer, {}).ok());
+  transfer.ending.canceled = transfer.ending.expired = true;
+  EXPECT_TRUE(transfer.ending.user_status({}).ok());
 }
 
 TEST(Transfer, StaysDisconnected_WhenItWasAskedToEnd) {
   TransferState transfer;
-  transfer.canceled = true;
-  EXPECT_EQ(user_status(transfer, status_of(Code::disconnected)).code(), Code::disconnected);
+  transfer.ending.canceled = true;
+  EXPECT_EQ(transfer.ending.user_status(status_of(Code::disconnected)).code(), Code::disconnected);
 }
 
 TEST(Transfer, UsesThePlanOfItsPreparation_WhenItHasOne) {
   TransferState transfer;
-  EXPECT_EQ(&transfer.plan(), &transfer.own);
-  transfer.prepared = std::make_shared<PreparedState>();
-  EXPECT_EQ(&transfer.plan(), &transfer.prepared->plan);
+  EXPECT_EQ(&transfer.batches.plan(), &transfer.batches.own);
+  transfer.batches.prepared = std::make_shared<PreparedState>();
+  EXPECT_EQ(&transfer.batches.plan(), &transfer.batches.prepared->plan);
 }
 
 TEST(Transfer, HasPostedAll_WhenNoBatchIsLeft) {
   TransferState transfer;
-  transfer.batches = 2;
-  transfer.posted = 1;
-  EXPECT_FALSE(transfer.all_posted());
-  transfer.posted = 2;
-  EXPECT_TRUE(transfer.all_posted());
+  transfer.batches.count = 2;
+  transfer.batches.posted = 1;
+  EXPECT_FALSE(transfer.batches.all_posted());
+  transfer.batches.posted = 2;
+  EXPECT_TRUE(transfer.batches.all_posted());
 }
 
 TEST(HintsOf, PassTheOptionsOn) {

@@ -34,7 +34,7 @@ class Windows : public test::EnginePair {
   }
   std::uint64_t raised(std::size_t index) { return signal(their_pad_.first, index).load(); }
 
-  WindowService& service_ = impl_of(near_).windows();
+  WindowService& service_ = impl_of(near_).services().windows;
   Region local_ = take(near_.allocate_shared(kBytes));
   Region pad_ = take(near_.allocate_shared(kLayout.bytes()));
   std::pair<Region, RemoteRegion> data_ = share("data", kBytes);

@@ -65,7 +65,7 @@ class WindowTest : public ::testing::Test {
     parts.data.remote = parts.pad.remote = remote;
     parts.local = facts(local_.data(), sizeof local_);
     parts.local_pad = facts(pad_.data(), sizeof pad_);
-    parts.why_not = "nothing is mapped";
+    parts.mapped.why_not = "nothing is mapped";
     {
       const base::MutexLock lock(set_->mutex);
       parts.signal_source = *set_->acquire();

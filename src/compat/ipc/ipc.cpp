@@ -2,7 +2,6 @@
 #include "linkspan/compat/ipc.hpp"
 
 #include "compat/ipc/ipc_log.hpp"
-#include "engine/handle_access.hpp"
 #include "engine/on_engine_impl.hpp"
 
 namespace linkspan::compat {
@@ -12,12 +11,10 @@ Result<Transfer> begin(const Engine& engine, std::uint64_t conn_id, bool sends, 
                        std::size_t bytes, Duration deadline) {
   static const ipc::LogObserver observer;
   const auto& impl = engine::HandleAccess::impl(engine);
-  auto begun = engine::on(impl, [&](engine::EngineImpl& its) -> Result<Transfer> {
-    auto transfer = its.messages().submit(
+  auto begun = engine::handle_of<Transfer>(impl, [&](auto& its) {
+    return its.messages.submit(
         conn_id, {.sends = sends, .space = control::MatchSpace::in_order, .observer = &observer},
         data, bytes, {.deadline = deadline});
-    if (!transfer.ok()) return transfer.status();
-    return engine::HandleAccess::wrap(impl, *std::move(transfer));
   });
   if (begun.status().code() == Code::disconnected)
     return Status(Code::not_found, Scope::request, "no such conn_id, or its peer is gone");

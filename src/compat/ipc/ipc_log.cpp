@@ -20,7 +20,7 @@ struct Ends {
   std::string copy_kind() const { return std::string(end_of(from)) + "To" + end_of(to); }
 };
 Ends ends_of(const engine::MessageState& x) {
-  return x.sends ? Ends{x.kind, x.peer.kind} : Ends{x.peer.kind, x.kind};
+  return x.sends ? Ends{x.kind, x.offer.memory.kind} : Ends{x.offer.memory.kind, x.kind};
 }
 
 }  // namespace

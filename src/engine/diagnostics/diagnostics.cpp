@@ -31,13 +31,13 @@ std::string line_of(const memory::Registry::RegionSummary& region) {
 
 std::string Diagnostics::dump() const {
   const base::Time now = base::Clock::steady().now();
-  std::string text = "engine " + quoted(uses_.identity.engine) + " (pid " +
+  std::string text = "engine " + quoted(uses_.context.identity.engine) + " (pid " +
                      std::to_string(::getpid()) + "), open for " + age_of(now - opened_);
   const std::string listens = uses_.manager.address();
   text += listens.empty() ? ", does not listen" : ", listens at " + listens;
-  text += uses_.topology != nullptr
-              ? ", sees " + std::to_string(uses_.topology->devices().size()) + " GPUs"
-              : ", no GPU: " + uses_.no_gpu.what();
+  text += uses_.context.topology != nullptr
+              ? ", sees " + std::to_string(uses_.context.topology->devices().size()) + " GPUs"
+              : ", no GPU: " + uses_.context.no_gpu.what();
   if (uses_.closed) text += ", closed";
   text += "\n";
   Listing peers("peers");
@@ -45,7 +45,7 @@ std::string Diagnostics::dump() const {
     if (peers.room()) text += peer->line(now);
   text += peers.more() + transfers(now);
   Listing listed("regions");
-  const auto [regions, count] = uses_.registry.list(Listing::kMax);
+  const auto [regions, count] = uses_.context.registry->list(Listing::kMax);
   for (std::size_t i = 0; i < count; ++i)
     if (listed.room()) text += line_of(regions[i]);
   return text + listed.more() + uses_.windows.dump();
@@ -89,9 +89,9 @@ std::string Diagnostics::metrics() const {
   const std::uint64_t total = uses_.inbox.received();
   rest.counters.notifications_received = total - std::min(total, received);
   all.peers.push_back(std::move(rest));
-  for (const auto& transport : uses_.transports)
+  for (const auto& transport : uses_.context.transports)
     for (const transport::CopyCount& each : transport->copies()) all.copies.push_back(each);
-  all.regions = uses_.registry.list(0).second;
+  all.regions = uses_.context.registry->list(0).second;
   return metrics_text(all);
 }
 

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "control/control_plane.hpp"
-#include "cuda/topology.hpp"
 #include "engine/notifications/inbox.hpp"
 #include "engine/peers/peer_manager.hpp"
 #include "engine/windows/window_service.hpp"
@@ -19,11 +18,7 @@ class Diagnostics {
  public:
   /// Names the parts of the Engine that Diagnostics describe. They outlive it.
   struct DiagnosticSources {
-    const control::Identity& identity;
-    const cuda::Topology* topology;  ///< Null without a GPU.
-    const Status& no_gpu;
-    const Transports& transports;
-    const memory::Registry& registry;
+    const EngineContext& context;
     const PeerTable& peers;
     const PeerManager& manager;
     const Inbox& inbox;

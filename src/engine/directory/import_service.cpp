@@ -187,17 +187,19 @@ void ImportService::finish_by_serial(const PeerIdentity& peer, std::uint64_t ser
   const auto scheduler = peers_.find(peer.id);
   if (scheduler == nullptr || !scheduler->awaits_import(serial)) return;
   Imported region = answer.status();
-  if (answer.ok()) region = import(peer, *answer, base::Deadline::in(patience_));
+  if (answer.ok())
+    region = import(peer, *answer, base::Deadline::in(context_.options.connect_deadline));
   (void)scheduler->on_message_frame([&](Rendezvous& messages) {
     messages.on_imported(serial, region);
     return Status();
   });
-  progress_.wake();
+  context_.progress->wake();
 }
 
 ImportService::Imported ImportService::import_offered(const control::Session& session,
                                                       control::ExportedRegion exported) {
-  return import(PeerIdentity(session), exported, base::Deadline::in(patience_));
+  return import(PeerIdentity(session), exported,
+                base::Deadline::in(context_.options.connect_deadline));
 }
 
 void ImportService::end_lookups(std::uint64_t peer, const Status& why) {
@@ -238,7 +240,7 @@ ImportService::Imported ImportService::map(const PeerIdentity& peer,
   imported->kind = descriptor->kind;
   imported->bytes = descriptor->bytes;
   imported->peers = descriptor->peers;
-  imported->mappings.resize(transports_.size());
+  imported->mappings.resize(context_.transports.size());
   std::span<base::Fd> fds(exported.fds);
   Status refused;
   bool any = false;
@@ -247,10 +249,11 @@ ImportService::Imported ImportService::map(const PeerIdentity& peer,
       return Status(Code::corrupt, Scope::peer, "a key came without its fds");
     const auto of_key = fds.first(key.fd_count);
     fds = fds.subspan(key.fd_count);
-    for (std::size_t i = 0; i < transports_.size(); ++i) {
-      if (transports_[i]->name() != key.transport || !reaches(*transports_[i], peer.remote))
+    for (std::size_t i = 0; i < context_.transports.size(); ++i) {
+      if (context_.transports[i]->name() != key.transport ||
+          !reaches(*context_.transports[i], peer.remote))
         continue;
-      auto mapping = transports_[i]->import_key(
+      auto mapping = context_.transports[i]->import_key(
           {key.bytes, of_key, peer.incarnation, peer.this_process, peer.pid}, deadline);
       if (mapping.ok() && (*mapping)->bytes() != descriptor->bytes)
         return Status(Code::corrupt, Scope::peer, "a key and its descriptor differ in size");

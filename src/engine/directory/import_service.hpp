@@ -18,9 +18,8 @@
 #include "base/executor.hpp"
 #include "base/mutex.hpp"
 #include "control/session.hpp"
+#include "engine/engine_context.hpp"
 #include "engine/peers/peer_table.hpp"
-#include "engine/progress/progress_thread.hpp"
-#include "engine/registration/keys.hpp"
 #include "engine/transfers/stream_order.hpp"
 
 namespace linkspan::engine {
@@ -34,14 +33,10 @@ class ImportService {
     std::vector<std::shared_ptr<ImportedRegion>> regions;
   };
 
-  /// The references outlive this object. An import that no user waits for ends after `patience`.
-  ImportService(const Transports& transports, StreamOrders& streams, PeerTable& peers,
-                ProgressThread& progress, Duration patience)
-      : transports_(transports),
-        streams_(streams),
-        peers_(peers),
-        progress_(progress),
-        patience_(patience) {}
+  /// The references outlive this object. An import that no user waits for ends after the options'
+  /// connect_deadline.
+  ImportService(const EngineContext& context, StreamOrders& streams, PeerTable& peers)
+      : context_(context), streams_(streams), peers_(peers) {}
   ImportService(const ImportService&) = delete;
   ImportService& operator=(const ImportService&) = delete;
   ~ImportService() = default;
@@ -106,11 +101,9 @@ class ImportService {
   Imported map(const PeerIdentity& peer, control::ExportedRegion& exported,
                base::Deadline deadline);
 
-  const Transports& transports_;
+  const EngineContext& context_;
   StreamOrders& streams_;
   PeerTable& peers_;
-  ProgressThread& progress_;
-  const Duration patience_;
 
   base::Mutex mutex_;
   base::Condition answered_;

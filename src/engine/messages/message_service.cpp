@@ -32,15 +32,12 @@ Result<std::shared_ptr<TransferState>> MessageService::submit(std::uint64_t peer
   transfer->bytes = bytes;
   transfer->message = std::make_unique<MessageState>();
   MessageState& x = *transfer->message;
-  x.sends = kind.sends;
-  x.space = kind.space;
-  x.tag = kind.tag;
-  x.observer = kind.observer;
+  static_cast<MessageKind&>(x) = kind;
   x.require = options.require;
   if (bytes != 0) {
     const auto session = peers_.session_of(peer);
     const bool by_wire = session != nullptr && session->is_remote() &&
-                         std::ranges::any_of(transports_, [](const auto& t) {
+                         std::ranges::any_of(context_.transports, [](const auto& t) {
                            return t->capabilities().leaves_host;
                          });
     auto memory = buffers_.acquire_buffer(data, bytes, kind.sends, by_wire);
@@ -54,16 +51,14 @@ Result<std::shared_ptr<TransferState>> MessageService::submit(std::uint64_t peer
     (void)x.memory.release();
     return streams.status();
   }
-  transfer->stream = streams->after;
-  transfer->mark = std::move(streams->mark);
-  transfer->deferral = std::move(streams->deferral);
+  transfer->streams.adopt(*streams);
   transfer->submitted = base::Clock::steady().now();
-  transfer->deadline = submission_.deadline_of(options, transfer->submitted);
+  transfer->ending.deadline = submission_.deadline_of(options, transfer->submitted);
   if (Status status = begin(transfer); !status.ok()) {
     (void)x.memory.release();
     return status;
   }
-  progress_.wake();
+  context_.progress->wake();
   if (streams->release.device != nullptr) submission_.release_stream(*transfer, *streams);
   return transfer;
 }
@@ -77,7 +72,7 @@ Status MessageService::begin(const std::shared_ptr<TransferState>& transfer) {
   if (session == nullptr) return peers_.absent(transfer->peer);
   const bool sends = x.sends, lends = session->is_remote() && x.kind == MemoryKind::device;
   if (x.memory.one_shot() && (sends || lends)) {
-    auto made = engine::export_region(transports_, x.memory.registration()->region(),
+    auto made = engine::export_region(context_.transports, x.memory.registration()->region(),
                                       *x.memory.keys(), {}, session->is_remote());
     if (!made.ok()) return made.status();
     key = *std::move(made);
@@ -103,8 +98,8 @@ Status MessageService::begin(const std::shared_ptr<TransferState>& transfer) {
   }
   if (x.observer != nullptr) {
     const bool gpu = x.kind == MemoryKind::device;
-    x.observer->begun(log_, transfer->peer, transfer->bytes,
-                      gpu ? topology_->find(x.memory.gpu())->ordinal : -1, x);
+    x.observer->begun(context_.log, transfer->peer, transfer->bytes,
+                      gpu ? context_.topology->find(x.memory.gpu())->ordinal : -1, x);
   }
   const auto peer = peers_.find(transfer->peer);
   return peer == nullptr ? peers_.absent(transfer->peer) : peer->submit(transfer, std::move(frame));
@@ -116,7 +111,7 @@ Status MessageService::on_frame(control::Session& session, base::Frame& frame) {
   if (scheduler == nullptr) return {};
   const auto with_lock = [&](const auto& act) {
     Status status = scheduler->on_message_frame(act);
-    progress_.wake();
+    context_.progress->wake();
     return status;
   };
   /// Imports by the key that came with a message; returns null if none did.

@@ -16,19 +16,15 @@ namespace linkspan::engine {
 
 class MessageService {
  public:
-  /// The arguments outlive this object. `topology` is null without a GPU.
-  MessageService(const Transports& transports, UnregisteredBuffers& buffers, StreamOrders& streams,
-                 const cuda::Topology* topology, PeerTable& peers, ImportService& imports,
-                 const Submission& submission, ProgressThread& progress, const base::Log& log)
-      : transports_(transports),
+  /// The arguments outlive this object.
+  MessageService(const EngineContext& context, UnregisteredBuffers& buffers, StreamOrders& streams,
+                 PeerTable& peers, ImportService& imports, const Submission& submission)
+      : context_(context),
         buffers_(buffers),
         streams_(streams),
-        topology_(topology),
         peers_(peers),
         imports_(imports),
-        submission_(submission),
-        progress_(progress),
-        log_(log) {}
+        submission_(submission) {}
 
   /// Submits a send or a receive. Errors as Peer::send() and Peer::recv().
   Result<std::shared_ptr<TransferState>> submit(std::uint64_t peer, const MessageKind& kind,
@@ -40,15 +36,12 @@ class MessageService {
  private:
   Status begin(const std::shared_ptr<TransferState>& transfer);
 
-  const Transports& transports_;
+  const EngineContext& context_;
   UnregisteredBuffers& buffers_;
   StreamOrders& streams_;
-  const cuda::Topology* const topology_;
   PeerTable& peers_;
   ImportService& imports_;
   const Submission& submission_;
-  ProgressThread& progress_;
-  const base::Log& log_;
 };
 
 }  // namespace linkspan::engine

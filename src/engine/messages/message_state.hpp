@@ -54,13 +54,20 @@ struct PeerMemory {
   Status import_error;                     // of the key that came with the offer
 };
 
+/// The offer of a send, by which it is matched.
+struct Offer {
+  std::uint64_t id = 0, bytes = 0;  // `id`: on the wire, chosen by the sender
+  std::uint64_t sequence = 0;       // number of its arrival
+  PeerMemory memory;
+};
+
 /// The first frame of a send: `payload` with `fds`, or `bare` if the socket has no room for fds.
 struct OfferFrame {
   std::vector<std::byte> payload, bare;
   std::vector<base::Fd> fds;
 };
 
-struct MessageState {
+struct MessageState : MessageKind {
   /// waiting_on_stream: a user's stream has to reach the mark first; the peer knows nothing. A send
   /// is `unmatched` after its offer was sent, although the peer may read our memory then.
   /// peer_copying: the peer writes to our memory.
@@ -73,26 +80,20 @@ struct MessageState {
     over
   };
 
-  bool sends = false;
-  control::MatchSpace space = control::MatchSpace::tags;
-  std::uint64_t tag = 0;
-  const MessageObserver* observer = nullptr;
   TemporaryRegistration memory;
   MemoryKind kind = MemoryKind::host;  // of `memory`
   std::string require;
 
-  OfferFrame offer;  // of a send that waits for a stream
+  OfferFrame frame;  // of a send that waits for a stream
   std::vector<std::byte>
       descriptor;  // of a receive's `memory`, sent with the accept; empty: on request
 
   Stage stage = Stage::unmatched;
-  bool withdrawn = false;  // the peer was asked to stop using the memory
-  // Arrival numbers of a receive and of its matched offer: their places if the match is undone.
-  std::uint64_t sequence = 0, offer_sequence = 0;
-  std::uint64_t wire_id = 0;  // the message's id, chosen by the sender
-  std::uint64_t bytes = 0;    // sent by the sender, once known
-  PeerMemory peer;            // valid after the match
-  std::uint64_t copy = 0;     // id of the one-sided transfer that copies; 0 if there is none
+  bool withdrawn = false;      // the peer was asked to stop using the memory
+  std::uint64_t sequence = 0;  // of a receive: its place if the match is undone
+  // A send's own, or the one that a receive has matched; `memory` is valid after the match.
+  Offer offer;
+  std::uint64_t copy = 0;  // id of the one-sided transfer that copies; 0 if there is none
 };
 
 }  // namespace linkspan::engine

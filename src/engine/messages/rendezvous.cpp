@@ -41,8 +41,8 @@ void Rendezvous::MatchQueue::reinsert(TransferState& receive) {
 void Rendezvous::post(TransferState& transfer) {
   MessageState& x = *transfer.message;
   if (x.sends) {
-    x.wire_id = transfer.id;
-    x.bytes = transfer.bytes;
+    x.offer.id = transfer.id;
+    x.offer.bytes = transfer.bytes;
     sends_[transfer.id] = &transfer;
     return;
   }
@@ -68,21 +68,19 @@ void Rendezvous::match_all(const Key& key) {
 
 void Rendezvous::match(TransferState& receive, Offer offer) {
   MessageState& x = *receive.message;
-  x.wire_id = offer.id;
-  x.bytes = offer.bytes;
-  x.offer_sequence = offer.sequence;
-  x.peer = std::move(offer.memory);
-  matched_receives_[x.wire_id] = &receive;
-  if (x.bytes > receive.bytes)
+  x.offer = std::move(offer);
+  matched_receives_[x.offer.id] = &receive;
+  if (x.offer.bytes > receive.bytes)
     return conclude(
-        receive, request_error(Code::truncated, std::to_string(x.bytes) + " bytes were sent, and " +
-                                                    std::to_string(receive.bytes) +
-                                                    " can be received; nothing was written"));
+        receive,
+        request_error(Code::truncated, std::to_string(x.offer.bytes) + " bytes were sent, and " +
+                                           std::to_string(receive.bytes) +
+                                           " can be received; nothing was written"));
   host_.matched(receive);
-  if (x.bytes == 0) return conclude(receive, {});
+  if (x.offer.bytes == 0) return conclude(receive, {});
   if (x.kind != MemoryKind::device) return begin(receive);
   x.stage = Stage::peer_copying;
-  (void)host_.send_frame(FrameOp::accept, x.wire_id,
+  (void)host_.send_frame(FrameOp::accept, x.offer.id,
                          control::encode(control::MessageAccept{.kind = x.kind,
                                                                 .serial = x.memory.serial(),
                                                                 .offset = x.memory.offset(),
@@ -94,11 +92,11 @@ void Rendezvous::match(TransferState& receive, Offer offer) {
 void Rendezvous::begin(TransferState& transfer) {
   MessageState& x = *transfer.message;
   x.stage = Stage::importing;
-  if (!x.peer.import_error.ok()) return conclude(transfer, x.peer.import_error);
-  if (x.peer.region == nullptr) {
-    const auto [import, fresh] = imports_.try_emplace(x.peer.serial);
+  if (!x.offer.memory.import_error.ok()) return conclude(transfer, x.offer.memory.import_error);
+  if (x.offer.memory.region == nullptr) {
+    const auto [import, fresh] = imports_.try_emplace(x.offer.memory.serial);
     if (import->second != nullptr && alive(*import->second)) {
-      x.peer.region = import->second;
+      x.offer.memory.region = import->second;
     } else {
       const bool asked = !fresh && import->second == nullptr;
       if (imports_.size() > kImports) {
@@ -107,8 +105,8 @@ void Rendezvous::begin(TransferState& transfer) {
       }
       if (import->second != nullptr) host_.drop(std::exchange(import->second, nullptr));
       if (!asked)
-        (void)host_.send_frame(FrameOp::import, kBySerial | x.peer.serial,
-                               control::encode_import({}, x.peer.serial));
+        (void)host_.send_frame(FrameOp::import, kBySerial | x.offer.memory.serial,
+                               control::encode_import({}, x.offer.memory.serial));
       return;
     }
   }
@@ -123,8 +121,8 @@ void Rendezvous::copied(TransferState& transfer, const Status& status) {
 /// Ends a message whose result this side decides, and reports it to the peer.
 void Rendezvous::conclude(TransferState& transfer, const Status& status) {
   const MessageState& x = *transfer.message;
-  Status ended = user_status(transfer, status);
-  const Status sent = finish(x.wire_id, {.by_sender = x.sends, .status = ended, .kind = x.kind});
+  Status ended = transfer.ending.user_status(status);
+  const Status sent = finish(x.offer.id, {.by_sender = x.sends, .status = ended, .kind = x.kind});
   if (ended.ok() && x.sends && !sent.ok())
     ended = Status(Code::disconnected, Scope::peer,
                    "the data was written, but its peer left before it could be told");
@@ -135,12 +133,12 @@ void Rendezvous::end(TransferState& transfer, const Status& status) {
   MessageState& x = *transfer.message;
   if (x.sends)
     sends_.erase(transfer.id);
-  else if (x.wire_id != 0)
-    matched_receives_.erase(x.wire_id);
+  else if (x.offer.id != 0)
+    matched_receives_.erase(x.offer.id);
   x.stage = Stage::over;
-  const Status ended = user_status(transfer, status);
-  if (!x.sends) transfer.bytes = ended.ok() ? x.bytes : 0;
-  if (x.peer.region != nullptr) host_.drop(std::exchange(x.peer.region, nullptr));
+  const Status ended = transfer.ending.user_status(status);
+  if (!x.sends) transfer.bytes = ended.ok() ? x.offer.bytes : 0;
+  if (x.offer.memory.region != nullptr) host_.drop(std::exchange(x.offer.memory.region, nullptr));
   host_.end(transfer, ended);
 }
 
@@ -157,7 +155,7 @@ Status Rendezvous::finish(std::uint64_t id, const MessageFinished& finished) {
 Status Rendezvous::withdraw(TransferState& transfer) {
   MessageState& x = *transfer.message;
   if (std::exchange(x.withdrawn, true)) return {};
-  return host_.send_frame(FrameOp::withdraw, x.wire_id, control::encode_withdraw(x.sends));
+  return host_.send_frame(FrameOp::withdraw, x.offer.id, control::encode_withdraw(x.sends));
 }
 
 void Rendezvous::dequeue(TransferState& receive) {
@@ -171,18 +169,16 @@ void Rendezvous::dequeue(TransferState& receive) {
 /// Undoes a match. The receive is as before; its offer returns to its place if `offer_stays`.
 void Rendezvous::rollback_match(TransferState& receive, bool offer_stays) {
   MessageState& x = *receive.message;
-  matched_receives_.erase(x.wire_id);
-  PeerMemory memory = std::exchange(x.peer, {});
-  if (memory.region != nullptr && imports_.contains(memory.serial))
-    host_.drop(
-        std::exchange(memory.region, nullptr));  // it is found there again, if it still lives
+  Offer offer = std::exchange(x.offer, {});
+  matched_receives_.erase(offer.id);
+  auto& region = offer.memory.region;
+  // What is imported by its serial is found there again, if it still lives.
+  if (region != nullptr && (!offer_stays || imports_.contains(offer.memory.serial)))
+    host_.drop(std::exchange(region, nullptr));
   if (offer_stays) {
-    offers_[x.wire_id] = key_of(x);
-    queues_[key_of(x)].reinsert({x.wire_id, x.bytes, x.offer_sequence, std::move(memory)});
-  } else if (memory.region != nullptr) {
-    host_.drop(std::move(memory.region));
+    offers_[offer.id] = key_of(x);
+    queues_[key_of(x)].reinsert(std::move(offer));
   }
-  x.wire_id = x.bytes = 0;
   x.withdrawn = false;
   x.stage = Stage::unmatched;
 }
@@ -201,7 +197,7 @@ void Rendezvous::stop(TransferState& transfer) {
       return end_unmatched(transfer);
     case Stage::importing:  // nothing was touched
       if (x.sends) {
-        if (PeerMemory old = std::exchange(x.peer, {}); old.region) host_.drop(old.region);
+        if (PeerMemory old = std::exchange(x.offer.memory, {}); old.region) host_.drop(old.region);
         x.stage = Stage::unmatched;
         (void)withdraw(transfer);
         return;

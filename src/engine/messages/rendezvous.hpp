@@ -91,10 +91,6 @@ class Rendezvous {
   std::string describe(const TransferState& transfer) const;  ///< Returns a text for dump().
 
  private:
-  struct Offer {
-    std::uint64_t id = 0, bytes = 0, sequence = 0;
-    PeerMemory memory;
-  };
   using Key = std::pair<control::MatchSpace, std::uint64_t>;
   /// Unmatched offers and receives of one key, each in the order of `sequence`.
   struct MatchQueue {

@@ -62,12 +62,12 @@ Status Rendezvous::on_accept(std::uint64_t id, const control::MessageAccept& acc
   MessageState& x = *send.message;
   if (x.stage != Stage::unmatched || send.bytes == 0) return corrupt("a message accepted twice");
   if (x.withdrawn) return {};  // the peer gets, or has got, the withdrawal
-  x.peer = {.kind = accept.kind,
-            .serial = accept.serial,
-            .offset = accept.offset,
-            .require = accept.require,
-            .region = region.ok() ? *region : nullptr,
-            .import_error = region.status()};
+  x.offer.memory = {.kind = accept.kind,
+                    .serial = accept.serial,
+                    .offset = accept.offset,
+                    .require = accept.require,
+                    .region = region.ok() ? *region : nullptr,
+                    .import_error = region.status()};
   host_.matched(send);
   begin(send);
   return {};
@@ -89,7 +89,7 @@ Status Rendezvous::on_finished(std::uint64_t id, const MessageFinished& finished
     return {};
   }
   if (x.sends && finished.status.ok()) {
-    x.peer.kind = finished.kind;
+    x.offer.memory.kind = finished.kind;
     host_.matched(transfer);
   }
   end(transfer, finished.status);
@@ -107,7 +107,7 @@ void Rendezvous::on_withdraw(std::uint64_t id, bool by_sender) {
     MessageState& x = *found->second->message;
     if (x.stage == Stage::copying) return host_.stop(*found->second);
     if (x.stage != Stage::importing) return;  // our withdrawal is on its way
-    if (PeerMemory old = std::exchange(x.peer, {}); old.region) host_.drop(old.region);
+    if (PeerMemory old = std::exchange(x.offer.memory, {}); old.region) host_.drop(old.region);
     x.stage = Stage::unmatched;
     return confirm(Code::canceled, "nothing was written yet", true);
   }
@@ -154,7 +154,8 @@ void Rendezvous::on_imported(std::uint64_t serial,
   std::vector<TransferState*> waiting;
   for (const auto* all : {&sends_, &matched_receives_})
     for (const auto& [id, transfer] : *all)
-      if (transfer->message->stage == Stage::importing && transfer->message->peer.serial == serial)
+      if (transfer->message->stage == Stage::importing &&
+          transfer->message->offer.memory.serial == serial)
         waiting.push_back(transfer);
   for (TransferState* transfer : waiting) {
     if (!region.ok())

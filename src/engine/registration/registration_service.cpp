@@ -14,12 +14,12 @@ using namespace std::chrono_literals;
 
 RegistrationService::Registered RegistrationService::add(void* pointer, std::uint64_t bytes,
                                                          const RegionOptions& options) {
-  return admit(registry_.add(pointer, bytes, options.peers, options.pin));
+  return admit(context_.registry->add(pointer, bytes, options.peers, options.pin));
 }
 
 RegistrationService::Registered RegistrationService::allocate_shared(std::uint64_t bytes,
                                                                      const RegionOptions& options) {
-  return admit(registry_.allocate_shared(bytes, options.peers));
+  return admit(context_.registry->allocate_shared(bytes, options.peers));
 }
 
 /// Publishes a new registration to the transports, and removes it again if that fails or the
@@ -31,10 +31,10 @@ RegistrationService::Registered RegistrationService::admit(Registered registrati
     const base::MutexLock lock(mutex_);
     if (closed_) refused = Status(Code::canceled, Scope::process, "the Engine is closed");
   }
-  auto keys = refused.ok() ? publish_everywhere(transports_, (*registration)->region())
+  auto keys = refused.ok() ? publish_everywhere(context_.transports, (*registration)->region())
                            : Result<std::shared_ptr<const Keys>>(refused);
   if (!keys.ok()) {
-    (void)registry_.remove((*registration)->id());
+    (void)context_.registry->remove((*registration)->id());
     return keys.status();
   }
   streams_.make_ready();
@@ -50,12 +50,12 @@ void RegistrationService::close() {
 
 Status RegistrationService::end(const Region& region, Duration timeout, bool immediately) {
   const auto& handle = HandleAccess::registration(region);
-  if (handle == nullptr || registry_.find(handle->id()) == nullptr)
+  if (handle == nullptr || context_.registry->find(handle->id()) == nullptr)
     return {Code::invalid_argument, Scope::request, "the region is not registered in this Engine"};
   const memory::Registration& registration = *handle;
   const std::uint64_t serial = registration.id().serial;
   const auto deadline = base::Deadline::in(timeout);
-  (void)registry_.set_name(registration.id(), {});
+  (void)context_.registry->set_name(registration.id(), {});
   {
     const base::MutexLock lock(mutex_);
     keys_.erase(serial);
@@ -64,14 +64,14 @@ Status RegistrationService::end(const Region& region, Duration timeout, bool imm
   for (bool first = true;; first = false) {
     if (poll.due_and_interrupted()) return base::interrupted();
     const std::uint64_t seen = peers_.changes();
-    Status status = retract_everywhere(transports_, registration.region(), immediately);
+    Status status = retract_everywhere(context_.transports, registration.region(), immediately);
     // The user frees the memory next, so the unpinning cannot be deferred
     // (cuda/deferred_destroyer.hpp).
-    if (status.ok() && registration.unpins() && !topology_->destroyer()->unguarded())
+    if (status.ok() && registration.unpins() && !context_.topology->destroyer()->unguarded())
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
-    if (status.ok()) status = registry_.remove(registration.id());
+    if (status.ok()) status = context_.registry->remove(registration.id());
     if (status.ok())
       for (const auto& peer : peers_.all()) peer->retracted(serial);
     if (status.code() != Code::busy) return status;
@@ -102,7 +102,7 @@ std::shared_ptr<const Keys> RegistrationService::keys_of(std::uint64_t serial) c
 Result<control::ExportedRegion> RegistrationService::export_named(const control::Session& session,
                                                                   std::string_view name,
                                                                   std::uint64_t serial) {
-  const auto found = registry_.find_name(name, serial);
+  const auto found = context_.registry->find_name(name, serial);
   if (!found.ok()) return found.status();
   const std::shared_ptr<const memory::Registration>& registration = *found;
   const auto keys = keys_of(registration->id().serial);
@@ -111,11 +111,12 @@ Result<control::ExportedRegion> RegistrationService::export_named(const control:
   // The address may have other memory by now. Chunks and pools are checked where they are exported.
   if (const memory::Region::Facts& facts = registration->region().facts();
       facts.kind == MemoryKind::device && facts.chunks.empty() && !facts.pooled)
-    if (Status status = memory::validate_allocation(*topology_, facts.address, facts.id.buffer);
+    if (Status status =
+            memory::validate_allocation(*context_.topology, facts.address, facts.id.buffer);
         !status.ok())
       return status;
-  auto sent =
-      engine::export_region(transports_, registration->region(), *keys, name, session.is_remote());
+  auto sent = engine::export_region(context_.transports, registration->region(), *keys, name,
+                                    session.is_remote());
   if (const auto peer = sent.ok() ? peers_.find(session.id()) : nullptr; peer != nullptr)
     peer->count_export(registration->id().serial);
   return sent;
@@ -129,8 +130,8 @@ Result<control::ExportedRegion> RegistrationService::export_offered(const contro
   if (offered.registration != nullptr && offered.keys == nullptr) offered.keys = keys_of(serial);
   if (offered.keys == nullptr)
     return Status(Code::not_found, Scope::request, "no such region was offered to you");
-  auto sent = engine::export_region(transports_, offered.registration->region(), *offered.keys, {},
-                                    session.is_remote());
+  auto sent = engine::export_region(context_.transports, offered.registration->region(),
+                                    *offered.keys, {}, session.is_remote());
   if (sent.ok()) peer->count_export(0);
   return sent;
 }

@@ -11,10 +11,9 @@
 #include <string_view>
 
 #include "base/mutex.hpp"
+#include "engine/engine_context.hpp"
 #include "engine/peers/peer_table.hpp"
-#include "engine/registration/keys.hpp"
 #include "engine/transfers/stream_order.hpp"
-#include "memory/registry.hpp"
 
 namespace linkspan::engine {
 
@@ -22,14 +21,9 @@ class RegistrationService {
  public:
   using Registered = Result<std::shared_ptr<const memory::Registration>>;
 
-  /// The arguments outlive this object. `topology` is null without a GPU.
-  RegistrationService(memory::Registry& registry, const cuda::Topology* topology,
-                      const Transports& transports, StreamOrders& streams, PeerTable& peers)
-      : registry_(registry),
-        topology_(topology),
-        transports_(transports),
-        streams_(streams),
-        peers_(peers) {}
+  /// The arguments outlive this object.
+  RegistrationService(const EngineContext& context, StreamOrders& streams, PeerTable& peers)
+      : context_(context), streams_(streams), peers_(peers) {}
 
   Registered add(void* pointer, std::uint64_t bytes, const RegionOptions& options)
       LINKSPAN_EXCLUDES(mutex_);
@@ -53,9 +47,7 @@ class RegistrationService {
  private:
   Registered admit(Registered registration) LINKSPAN_EXCLUDES(mutex_);
 
-  memory::Registry& registry_;
-  const cuda::Topology* const topology_;
-  const Transports& transports_;
+  const EngineContext& context_;
   StreamOrders& streams_;
   PeerTable& peers_;
   mutable base::Mutex mutex_;

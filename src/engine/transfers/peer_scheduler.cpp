@@ -8,17 +8,6 @@
 #include "engine/transfers/completion_queue.hpp"
 
 namespace linkspan::engine {
-namespace {
-
-/// Returns whether the user's stream has reached the transfer's mark.
-Result<bool> has_passed(const TransferState& transfer) {
-  if (!transfer.mark) return true;
-  const auto scope = transfer.stream.device->enter();
-  if (!scope.ok()) return scope.status();
-  return (*transfer.mark)->done(*scope);
-}
-
-}  // namespace
 
 Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
   const base::MutexLock lock(mutex_);
@@ -40,7 +29,7 @@ Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
   Status status = base::or_no_memory(
       [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return post_or_queue(transfer); });
   if (status.ok()) return {};
-  if (transfer->in_flight == 0) {
+  if (transfer->batches.in_flight == 0) {
     dismiss(*transfer);
     return status;
   }
@@ -62,10 +51,10 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
     if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
   }
   if (waits_on_stream) {
-    transfer->own.keep();
+    transfer->batches.own.keep();
     stream_waits_.add(transfer, base::Clock::steady().now());
-  } else if (!transfer->all_posted()) {
-    transfer->own.keep();
+  } else if (!transfer->batches.all_posted()) {
+    transfer->batches.own.keep();
     queue_.push_back(transfer);
     (void)base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
       pump();
@@ -80,7 +69,7 @@ void PeerScheduler::admit(const std::shared_ptr<TransferState>& transfer) {
   transfer->id = events_.new_transfer_id();
   transfers_.emplace(transfer->id, transfer);
   if (transfer->whole == nullptr) ++counters_.started;
-  next_expiry_ = std::min(next_expiry_, transfer->deadline);
+  next_expiry_ = std::min(next_expiry_, transfer->ending.deadline);
 }
 
 /// Removes a transfer that did not begin.
@@ -91,47 +80,50 @@ void PeerScheduler::dismiss(const TransferState& transfer) {
 
 /// Returns true if the transport cannot wait for the user's stream, so the PeerScheduler does.
 bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
-  return status.code() == Code::unsupported && transfer.mark && transfer.posted == 0;
+  return status.code() == Code::unsupported && transfer.streams.mark &&
+         transfer.batches.posted == 0;
 }
 
 Status PeerScheduler::post_next(TransferState& transfer) {
-  const bool last = transfer.posted + 1 == transfer.batches;
-  const Plan& plan = transfer.plan();
-  const transport::BatchShape shape = plan.batch(transfer.posted, scratch_);
+  const bool last = transfer.batches.posted + 1 == transfer.batches.count;
+  const Plan& plan = transfer.batches.plan();
+  const transport::BatchShape shape = plan.batch(transfer.batches.posted, scratch_);
   const std::uint64_t cookie = batches_.add(transfer);
   const auto post = [&](const transport::Batch& batch) LINKSPAN_REQUIRES(mutex_) {
     transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
     return base::or_no_memory([&] { return endpoint.post(batch); });
   };
-  Status status = post(
-      {.op = transfer.op,
-       .local = &transfer.local->region(),
-       .remote = transfer.remote->mappings[transfer.transport].get(),
-       .shape = shape,
-       .checked = plan.checked,
-       .kept = transfer.prepared != nullptr ? transfer.prepared->kept.get() : nullptr,
-       .first = plan.first(transfer.posted),
-       .indices_gpu = plan.indices_gpu,
-       .streams = {.after = transfer.mark ? &**transfer.mark : nullptr,
-                   .stream = transfer.stream.key,
-                   // With several batches the last may be in the stream before the others.
-                   .release = transfer.batches == 1 && transfer.wants_release
-                                  ? &transfer.release_event
-                                  : nullptr},
-       .hints = transfer.hints,
-       .path_taken = &transfer.path_taken,
-       .notification = transfer.batches == 1 ? std::span<const std::byte>(transfer.notification)
-                                             : std::span<const std::byte>(),
-       .notifications_before = frames_.notified(),
-       .notifies = &transfer.notifies,
-       .cookie = cookie});
+  Status status =
+      post({.op = transfer.op,
+            .local = &transfer.local->region(),
+            .remote = transfer.remote->mappings[transfer.transport].get(),
+            .shape = shape,
+            .checked = plan.checked,
+            .kept = transfer.batches.prepared != nullptr ? transfer.batches.prepared->kept.get()
+                                                         : nullptr,
+            .first = plan.first(transfer.batches.posted),
+            .indices_gpu = plan.indices_gpu,
+            .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
+                        .stream = transfer.streams.after.key,
+                        // With several batches the last may be in the stream before the others.
+                        .release = transfer.batches.count == 1 && transfer.streams.wants_release
+                                       ? &transfer.streams.release_event
+                                       : nullptr},
+            .hints = transfer.batches.hints,
+            .path_taken = &transfer.batches.path_taken,
+            .notification = transfer.batches.count == 1
+                                ? std::span<const std::byte>(transfer.notification.bytes)
+                                : std::span<const std::byte>(),
+            .notifications_before = frames_.notified(),
+            .notifies = &transfer.notification.in_batch,
+            .cookie = cookie});
   if (!status.ok()) {
     batches_.remove(cookie);
     return status;
   }
-  ++transfer.posted;
-  ++transfer.in_flight;
-  if (last) transfer.mark.reset();
+  ++transfer.batches.posted;
+  ++transfer.batches.in_flight;
+  if (last) transfer.streams.mark.reset();
   return {};
 }
 
@@ -139,14 +131,14 @@ void PeerScheduler::pump() {
   if (sweep_) {
     std::vector<std::shared_ptr<TransferState>> over;
     for (const auto& transfer : queue_)
-      if (transfer->all_posted()) over.push_back(transfer);
-    std::erase_if(queue_, [](const auto& transfer) { return transfer->all_posted(); });
+      if (transfer->batches.all_posted()) over.push_back(transfer);
+    std::erase_if(queue_, [](const auto& transfer) { return transfer->batches.all_posted(); });
     sweep_ = false;
     for (const auto& transfer : over) end_if_quiet(transfer);
   }
   while (!queue_.empty()) {
     const std::shared_ptr<TransferState> transfer = queue_.front();
-    if (!transfer->all_posted()) {
+    if (!transfer->batches.all_posted()) {
       const Status status = post_next(*transfer);
       if (status.code() == Code::no_resource) return;
       if (must_wait_for_stream(status, *transfer)) {
@@ -156,7 +148,7 @@ void PeerScheduler::pump() {
       }
       if (!status.ok()) stop(*transfer, status);
     }
-    if (transfer->all_posted()) {
+    if (transfer->batches.all_posted()) {
       queue_.pop_front();
       end_if_quiet(transfer);
     }
@@ -170,11 +162,11 @@ bool PeerScheduler::resume(const std::shared_ptr<TransferState>& transfer) {
 /// Returns true if the transfer waits no longer; pump() then posts it, or ends it if it was
 /// stopped.
 bool PeerScheduler::resume_copy(const std::shared_ptr<TransferState>& transfer) {
-  if (!transfer->all_posted()) {
-    const Result<bool> passed = has_passed(*transfer);
+  if (!transfer->batches.all_posted()) {
+    const Result<bool> passed = transfer->streams.passed();
     if (passed.ok() && !*passed) return false;
     if (!passed.ok()) stop(*transfer, passed.status());
-    transfer->mark.reset();
+    transfer->streams.mark.reset();
   }
   queue_.push_back(transfer);
   return true;
@@ -184,10 +176,10 @@ bool PeerScheduler::resume_copy(const std::shared_ptr<TransferState>& transfer) 
 bool PeerScheduler::resume_message(TransferState& transfer) {
   MessageState& x = *transfer.message;
   if (x.stage == MessageState::Stage::over) return true;
-  const Result<bool> passed = has_passed(transfer);
+  const Result<bool> passed = transfer.streams.passed();
   if (passed.ok() && !*passed) return false;
-  transfer.mark.reset();
-  const Status status = passed.ok() ? send_offer(transfer, x.offer) : passed.status();
+  transfer.streams.mark.reset();
+  const Status status = passed.ok() ? send_offer(transfer, x.frame) : passed.status();
   if (status.code() == Code::no_resource) return false;
   if (!status.ok()) {
     end_waiting_message(transfer, status);
@@ -202,24 +194,24 @@ void PeerScheduler::end_waiting_message(TransferState& transfer, const Status& s
   if (transfer.message->stage != MessageState::Stage::waiting_on_stream) return;
   transfer.message->stage = MessageState::Stage::over;
   stream_waits_.poll_soon();
-  end(transfer, user_status(transfer, status));
+  end(transfer, transfer.ending.user_status(status));
 }
 
 /// Posts no more batches of the transfer and cancels those in flight.
 void PeerScheduler::stop(TransferState& transfer, const Status& why) {
-  if (transfer.first_error.ok()) transfer.first_error = why;
+  transfer.ending.fail(why);
   stop_posting(transfer);
 }
 
 void PeerScheduler::stop_posting(TransferState& transfer) {
-  transfer.posted = transfer.batches;
+  transfer.batches.posted = transfer.batches.count;
   sweep_ = true;
   stream_waits_.poll_soon();  // it may be one of these
   cancel_batches(transfer);
 }
 
 void PeerScheduler::cancel_batches(const TransferState& transfer) {
-  if (transfer.in_flight == 0) return;
+  if (transfer.batches.in_flight == 0) return;
   transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
   batches_.for_each_of(transfer, [&](std::uint64_t cookie) { endpoint.cancel(cookie); });
 }
@@ -233,18 +225,18 @@ void PeerScheduler::cancel(TransferState& transfer) {
 
 void PeerScheduler::cancel_now(TransferState& transfer) {
   if (transfer.quiet) return;
-  if (transfer.finishing) {
-    transfer.canceled = true;
+  if (transfer.ending.finishing) {
+    transfer.ending.canceled = true;
     return;
   }
   if (transfer.message != nullptr) {
-    transfer.canceled = true;
+    transfer.ending.canceled = true;
     if (transfer.message->stage != MessageState::Stage::waiting_on_stream)
       return rendezvous_.stop(transfer);
     return end_waiting_message(transfer, Status(Code::canceled, Scope::request, ""));
   }
-  const bool unposted = !transfer.all_posted();
-  transfer.canceled = true;
+  const bool unposted = !transfer.batches.all_posted();
+  transfer.ending.canceled = true;
   if (unposted)
     stop(transfer, Status(Code::canceled, Scope::request, ""));  // user_status() makes the text
   else
@@ -274,19 +266,14 @@ void PeerScheduler::attach(TransferState& transfer, std::shared_ptr<CompletionQu
                            std::uint64_t cookie) {
   const base::MutexLock lock(mutex_);
   if (transfer.quiet) return queue->push(cookie);
-  transfer.queue = std::move(queue);
-  transfer.cookie = cookie;
+  transfer.completion.queue = std::move(queue);
+  transfer.completion.cookie = cookie;
 }
 
-PeerScheduler::StreamRelease PeerScheduler::release_stream(TransferState& transfer,
-                                                           std::shared_ptr<StreamBlocker> blocker) {
+StreamRelease PeerScheduler::release_stream(TransferState& transfer,
+                                            std::shared_ptr<StreamBlocker> blocker) {
   const base::MutexLock lock(mutex_);
-  transfer.wants_release = false;  // a later event would be too late
-  StreamRelease release{.event = std::move(transfer.release_event), .blocks = false};
-  if (release.event || transfer.quiet) return release;
-  transfer.blocker = std::move(blocker);
-  release.blocks = true;
-  return release;
+  return transfer.streams.release(std::move(blocker), transfer.quiet);
 }
 
 Result<Explanation> PeerScheduler::explain(const TransferEndpoints& between,

@@ -117,11 +117,6 @@ class PeerScheduler final : private RendezvousHost {
   /// Makes the queue get `cookie` at the end of the transfer, or at once if it is quiet.
   void attach(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
               std::uint64_t cookie) LINKSPAN_EXCLUDES(mutex_);
-  /// How a user's stream is made to wait for the end of a transfer.
-  struct StreamRelease {
-    std::optional<cuda::PooledEvent> event;  ///< The stream waits for it.
-    bool blocks = false;                     ///< No event, and the end opens the blocker.
-  };
   /// Ends the time in which the transfer's batch may record a release event.
   StreamRelease release_stream(TransferState& transfer, std::shared_ptr<StreamBlocker> blocker)
       LINKSPAN_EXCLUDES(mutex_);

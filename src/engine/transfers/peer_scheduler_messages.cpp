@@ -10,9 +10,9 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer, Off
   const base::MutexLock lock(mutex_);
   touch();
   if (Status status = check_room(); !status.ok()) return status;
-  if (transfer->mark) {
+  if (transfer->streams.mark) {
     transfer->message->stage = MessageState::Stage::waiting_on_stream;
-    transfer->message->offer = std::move(offer);
+    transfer->message->frame = std::move(offer);
     admit(transfer);
     stream_waits_.add(transfer, base::Clock::steady().now());
     return {};
@@ -45,16 +45,16 @@ Status PeerScheduler::send_frame(control::FrameOp op, std::uint64_t id,
 Result<std::size_t> PeerScheduler::transport_for(const MessageState& x, Op op,
                                                  std::uint64_t bytes) const {
   Status refused;
-  const auto& mappings = x.peer.region->mappings;
+  const auto& mappings = x.offer.memory.region->mappings;
   for (std::size_t i = 0; i < mappings.size(); ++i) {
     const transport::Endpoint* const endpoint = endpoints_.at(i);
     if (mappings[i] == nullptr || endpoint == nullptr) continue;
-    if (x.require.empty() && x.peer.require.empty()) return i;
+    if (x.require.empty() && x.offer.memory.require.empty()) return i;
     const Explanation explained = endpoint->explain(op, x.memory.registration()->region(),
                                                     *mappings[i], {.blocks = 1, .bytes = bytes});
     const bool leaves_host = transports_[i]->capabilities().leaves_host;
     const std::string& required =
-        satisfies(explained.path, leaves_host, x.require) ? x.peer.require : x.require;
+        satisfies(explained.path, leaves_host, x.require) ? x.offer.memory.require : x.require;
     if (satisfies(explained.path, leaves_host, required)) return i;
     if (!refused.ok() && !required.starts_with(transports_[i]->name())) continue;
     std::string what = "path \"";
@@ -69,10 +69,10 @@ Result<std::size_t> PeerScheduler::transport_for(const MessageState& x, Op op,
 /// Copies by a one-sided transfer.
 Status PeerScheduler::copy(TransferState& whole) {
   MessageState& x = *whole.message;
-  if (!memory::fits(x.peer.offset, x.bytes, x.peer.region->bytes))
+  if (!memory::fits(x.offer.memory.offset, x.offer.bytes, x.offer.memory.region->bytes))
     return {Code::corrupt, Scope::request, "the message leaves the peer's region"};
   const auto& local = x.memory.registration();
-  const Block block{x.memory.offset(), x.peer.offset, x.bytes};
+  const Block block{x.memory.offset(), x.offer.memory.offset, x.offer.bytes};
   if (status_.state != PeerState::up)
     return {Code::disconnected, Scope::peer, "its peer is not connected any more"};
   const Op op = x.sends ? Op::write : Op::read;
@@ -83,13 +83,13 @@ Status PeerScheduler::copy(TransferState& whole) {
   copy->op = op;
   copy->bytes = block.bytes;
   copy->local = local;
-  copy->remote = x.peer.region;
+  copy->remote = x.offer.memory.region;
   copy->transport = *transport;
-  copy->own = make_plan({block}, transports_[*transport]->capabilities());
-  copy->batches = copy->own.batches;
+  copy->batches.own = make_plan({block}, transports_[*transport]->capabilities());
+  copy->batches.count = copy->batches.own.batches;
   copy->whole = &whole;
   copy->submitted = base::Clock::steady().now();
-  copy->deadline = base::Time::max();  // the whole's deadline applies
+  copy->ending.deadline = base::Time::max();  // the whole's deadline applies
   if (!local->acquire())
     return {Code::canceled, Scope::request, "the memory was deregistered meanwhile"};
   Status status = start(copy);  // although new transfers may be refused

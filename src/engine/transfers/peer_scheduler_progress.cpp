@@ -41,41 +41,46 @@ void try_step(const Step& step) noexcept LINKSPAN_TSA(no_thread_safety_analysis)
 /// Sends the notification and sets the status, once nothing of the transfer is in flight. Returns
 /// false if the notification has no room yet.
 bool PeerScheduler::finish(TransferState& transfer) {
-  if (transfer.first_error.ok() && !transfer.notifies && !transfer.notification.empty()) {
+  if (transfer.ending.first_error.ok() && transfer.notification.to_send()) {
     Status sent = status_.state != PeerState::up
                       ? Status(Code::disconnected, Scope::peer,
                                "the data was written, but its peer left before the notification")
-                      : frames_.notify(transfer.notification);
+                      : frames_.notify(transfer.notification.bytes);
     if (sent.code() == Code::no_resource) {
-      if (!transfer.expired && !transfer.canceled) return false;
+      if (!transfer.ending.is_asked()) return false;
       sent = Status(Code::no_resource, Scope::peer,
                     "the data was written, but its peer reads no notification");
     }
     if (sent.ok()) ++counters_.notifications_sent;
-    transfer.first_error = std::move(sent);
-    transfer.notification.clear();  // so that it is sent once, even if a later step finds no memory
+    transfer.ending.first_error = std::move(sent);
+    transfer.notification.bytes
+        .clear();  // so that it is sent once, even if a later step finds no memory
   }
-  transfer.end = user_status(transfer, transfer.first_error);
+  transfer.end = transfer.ending.user_status(transfer.ending.first_error);
   make_room(garbage_, garbage_.size() + 3);
   if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
-  if (transfer.first_error.ok() && transfer.notifies) ++counters_.notifications_sent;
+  if (transfer.ending.first_error.ok() && transfer.notification.in_batch)
+    ++counters_.notifications_sent;
   return true;
 }
 
 bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
-  if (!transfer->all_posted() || transfer->in_flight != 0 || transfer->quiet) return false;
-  finishing_ -= std::exchange(transfer->finishing, false) ? 1 : 0;
+  if (!transfer->batches.all_posted() || transfer->batches.in_flight != 0 || transfer->quiet)
+    return false;
+  finishing_ -= std::exchange(transfer->ending.finishing, false) ? 1 : 0;
   bool finished = false;
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { finished = finish(*transfer); });
   if (!finished) {
-    transfer->finishing = true;
+    transfer->ending.finishing = true;
     ++finishing_;
     return false;
   }
   transfer->local->release();
   garbage_.push_back(std::exchange(transfer->remote, nullptr));
-  if (transfer->prepared != nullptr) garbage_.push_back(std::exchange(transfer->prepared, nullptr));
-  if (transfer->whole != nullptr) transfer->whole->path_taken = transfer->path_taken;
+  if (transfer->batches.prepared != nullptr)
+    garbage_.push_back(std::exchange(transfer->batches.prepared, nullptr));
+  if (transfer->whole != nullptr)
+    transfer->whole->batches.path_taken = transfer->batches.path_taken;
   finalize(transfer);
   return true;
 }
@@ -84,21 +89,18 @@ bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer)
 void PeerScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
   count_end(*transfer);
   transfers_.erase(transfer->id);
-  transfer->mark.reset();
-  if (const auto blocker = std::exchange(transfer->blocker, nullptr))
-    blocker->open();  // with any status
-  transfer->deferral = {};
+  transfer->streams.end();
   if (!transfer->end.ok() && log_.enabled(base::Level::info))
     try_step([&] {
       log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
                                         std::to_string(transfer->peer) + " by \"" +
-                                        std::string(transfer->path_taken.path) +
+                                        std::string(transfer->batches.path_taken.path) +
                                         "\" ended: " + transfer->end.to_string());
     });
   transfer->quiet.store(true, std::memory_order_release);
-  if (transfer->queue != nullptr) {
-    transfer->queue->push(transfer->cookie);
-    garbage_.push_back(std::exchange(transfer->queue, nullptr));
+  if (transfer->completion.queue != nullptr) {
+    transfer->completion.queue->push(transfer->completion.cookie);
+    garbage_.push_back(std::exchange(transfer->completion.queue, nullptr));
   }
   ++ended_;
   events_.on_quiet();
@@ -109,9 +111,9 @@ void PeerScheduler::expire(base::Time now) {
   base::Time next = base::Time::max();
   std::vector<std::shared_ptr<TransferState>> due;  // some end at once
   for (auto& [id, transfer] : transfers_) {
-    if (transfer->expired) continue;
-    if (transfer->deadline > now) {
-      next = std::min(next, transfer->deadline);
+    if (transfer->ending.expired) continue;
+    if (transfer->ending.deadline > now) {
+      next = std::min(next, transfer->ending.deadline);
       continue;
     }
     due.push_back(transfer);
@@ -119,11 +121,11 @@ void PeerScheduler::expire(base::Time now) {
   // Set before the loop: a transfer for which there is no memory lowers it again.
   next_expiry_ = next;
   for (const auto& transfer : due) {
-    transfer->expired = true;
+    transfer->ending.expired = true;
     try {
       cancel_now(*transfer);
     } catch (const std::exception&) {
-      transfer->expired = false;
+      transfer->ending.expired = false;
       next_expiry_ = now;
     }
   }
@@ -146,9 +148,9 @@ std::size_t PeerScheduler::advance(base::Time now) {
   endpoints_.progress(batches_);
   batches_.handle(
       [&](TransferState& transfer, Status status) LINKSPAN_TSA(no_thread_safety_analysis) {
-        --transfer.in_flight;
-        if (!status.ok() && transfer.first_error.ok()) {
-          transfer.first_error = std::move(status);
+        --transfer.batches.in_flight;
+        if (!status.ok() && transfer.ending.first_error.ok()) {
+          transfer.ending.first_error = std::move(status);
           try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
         }
         if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
@@ -159,7 +161,7 @@ std::size_t PeerScheduler::advance(base::Time now) {
     try_step([&]() LINKSPAN_REQUIRES(mutex_) {
       std::vector<std::shared_ptr<TransferState>> finishing;
       for (auto& [id, transfer] : transfers_)
-        if (transfer->finishing) finishing.push_back(transfer);
+        if (transfer->ending.finishing) finishing.push_back(transfer);
       for (const auto& transfer : finishing) end_if_quiet(transfer);
     });
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { finish_teardown(); });

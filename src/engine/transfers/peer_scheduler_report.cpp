@@ -30,7 +30,7 @@ void PeerScheduler::count_end(const TransferState& transfer) {
     ++counters_.failed[static_cast<std::size_t>(transfer.end.code())];
     return;
   }
-  std::string_view path = transfer.path_taken.path;
+  std::string_view path = transfer.batches.path_taken.path;
   if (path.empty()) path = transfer.bytes == 0 ? "none" : "by_peer";
   counters_.succeeded(path, work_of(transfer), transfer.bytes,
                       base::Clock::steady().now() - transfer.submitted);
@@ -150,23 +150,24 @@ std::string PeerScheduler::line_of(const TransferState& transfer, base::Time now
             " of peer " + std::to_string(transfer.peer);
   }
   text += ", " + age_of(now - transfer.submitted) + " old";
-  if (transfer.deadline != base::Time::max())
-    text += transfer.deadline > now ? ", " + age_of(transfer.deadline - now) + " left"
-                                    : std::string(", its deadline has passed");
+  if (transfer.ending.deadline != base::Time::max())
+    text += transfer.ending.deadline > now ? ", " + age_of(transfer.ending.deadline - now) + " left"
+                                           : std::string(", its deadline has passed");
   if (transfer.message == nullptr) {
-    text += ", path " + std::string(transfer.path_taken.path.empty() ? "not chosen yet"
-                                                                     : transfer.path_taken.path);
-    const std::size_t batches = transfer.batches;
-    if (!transfer.first_error.ok())
-      text += std::string(", failed as ") + name_of(transfer.first_error.code());
-    else if (batches > 1 || transfer.posted < batches)
-      text += ", " + std::to_string(transfer.posted) + " of " + std::to_string(batches) +
+    text += ", path " + std::string(transfer.batches.path_taken.path.empty()
+                                        ? "not chosen yet"
+                                        : transfer.batches.path_taken.path);
+    const std::size_t batches = transfer.batches.count;
+    if (!transfer.ending.first_error.ok())
+      text += std::string(", failed as ") + name_of(transfer.ending.first_error.code());
+    else if (batches > 1 || transfer.batches.posted < batches)
+      text += ", " + std::to_string(transfer.batches.posted) + " of " + std::to_string(batches) +
               " batches posted";
-    text += ", " + std::to_string(transfer.in_flight) + " in flight";
+    text += ", " + std::to_string(transfer.batches.in_flight) + " in flight";
   }
-  if (transfer.expired)
+  if (transfer.ending.expired)
     text += ", asked to end at its deadline";
-  else if (transfer.canceled)
+  else if (transfer.ending.canceled)
     text += ", cancel asked";
   return text + "; waits for " + waits_for(transfer) + "\n";
 }
@@ -193,12 +194,13 @@ std::string PeerScheduler::waits_for(const TransferState& transfer) {
         return "the peer, which may still copy on its memory";
     }
   }
-  const bool stops = transfer.expired || transfer.canceled || !transfer.first_error.ok();
-  if (transfer.finishing) return "room in the socket, for its notification";
-  if (transfer.in_flight == 0)
+  const bool stops = transfer.ending.is_asked() || !transfer.ending.first_error.ok();
+  if (transfer.ending.finishing) return "room in the socket, for its notification";
+  if (transfer.batches.in_flight == 0)
     return "room, of " + std::to_string(queue_.size()) + " queued for its peer";
-  std::string who = transfer.path_taken.by_peer ? "the peer, which copies" : "the copy here";
-  if (transfer.stream.device != nullptr) who += ", behind a stream of the user's";
+  std::string who =
+      transfer.batches.path_taken.by_peer ? "the peer, which copies" : "the copy here";
+  if (transfer.streams.after.device != nullptr) who += ", behind a stream of the user's";
   return stops ? who + ", to be quiet" : who;
 }
 

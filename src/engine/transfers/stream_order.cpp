@@ -196,4 +196,33 @@ Result<std::shared_ptr<StreamBlockerPool>> StreamOrders::blocker_pool(const cuda
   return blocker_pools_.try_emplace(&device, *std::move(fresh)).first->second;
 }
 
+void TransferStreams::adopt(ResolvedStreams& resolved) {
+  after = resolved.after;
+  mark = std::move(resolved.mark);
+  deferral = std::move(resolved.deferral);
+  wants_release = resolved.release.device != nullptr;
+}
+
+Result<bool> TransferStreams::passed() const {
+  if (!mark) return true;
+  const auto scope = after.device->enter();
+  if (!scope.ok()) return scope.status();
+  return (*mark)->done(*scope);
+}
+
+StreamRelease TransferStreams::release(std::shared_ptr<StreamBlocker> by, bool quiet) {
+  wants_release = false;  // a later event would be too late
+  StreamRelease release{.event = std::move(release_event), .blocks = false};
+  if (release.event || quiet) return release;
+  blocker = std::move(by);
+  release.blocks = true;
+  return release;
+}
+
+void TransferStreams::end() {
+  mark.reset();
+  if (const auto blocks = std::exchange(blocker, nullptr)) blocks->open();
+  deferral = {};
+}
+
 }  // namespace linkspan::engine

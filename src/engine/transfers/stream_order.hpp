@@ -62,6 +62,32 @@ struct ResolvedStreams {
   cuda::DeferredDestroyer::DeferralGuard deferral;  ///< Until the transfer is quiet.
 };
 
+/// How a user's stream is made to wait for the end of a transfer.
+struct StreamRelease {
+  std::optional<cuda::PooledEvent> event;  ///< The stream waits for it.
+  bool blocks = false;                     ///< No event, and the end opens the blocker.
+};
+
+/// The user's streams of one transfer.
+/// Threads: under the peer's mutex.
+struct TransferStreams {
+  UserStream after;                       // the copy runs after it
+  std::optional<cuda::PooledEvent> mark;  // recorded in `after`; until all is posted
+  // After the copy in our stream; the release stream waits for it.
+  std::optional<cuda::PooledEvent> release_event;
+  std::shared_ptr<StreamBlocker> blocker;           // or this blocks it; also the submission's
+  cuda::DeferredDestroyer::DeferralGuard deferral;  // while user streams are involved
+  bool wants_release = false;                       // a batch may still record `release_event`
+
+  /// Moves out of `resolved` what the transfer needs until it is quiet.
+  void adopt(ResolvedStreams& resolved);
+  /// Returns whether `after` has reached the mark.
+  Result<bool> passed() const;
+  /// Ends the time in which a batch may record the release event. `quiet`: the transfer is.
+  StreamRelease release(std::shared_ptr<StreamBlocker> by, bool quiet);
+  void end();  ///< Releases the streams, whatever the transfer's status.
+};
+
 class StreamOrders {
  public:
   explicit StreamOrders(cuda::Topology* topology);  ///< Null without a GPU. Outlives this.

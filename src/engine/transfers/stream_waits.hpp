@@ -55,7 +55,7 @@ class StreamWaits {
     waiting.swap(waiting_);
     for (const std::shared_ptr<TransferState>& transfer : waiting) {
       const MessageState* const x = transfer->message.get();
-      const std::pair order{transfer->stream.key, x != nullptr && x->sends};
+      const std::pair order{transfer->streams.after.key, x != nullptr && x->sends};
       const bool waits = x != nullptr && x->stage == MessageState::Stage::waiting_on_stream &&
                          (no_memory || blocked.contains(order));
       try {

@@ -56,7 +56,7 @@ Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const R
   };
   if (!remote.valid()) return refuse(Code::invalid_argument, "no remote region was given");
   const ImportedRegion& imported = *HandleAccess::imported(remote);
-  if (HandleAccess::owner(remote) != uses_.engine)
+  if (HandleAccess::owner(remote) != engine_)
     return refuse(Code::invalid_argument,
                   "the remote region \"" + imported.name + "\" is of another Engine's peer");
   if (imported.peer != peer)
@@ -78,7 +78,7 @@ Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const R
 
 Result<std::shared_ptr<const memory::Registration>> Submission::registered(
     const memory::RegionId& id) const {
-  if (auto found = uses_.registry.find(id)) return found;
+  if (auto found = context_.registry->find(id)) return found;
   return Status(Code::invalid_argument, Scope::request,
                 "the local region is not registered in this Engine");
 }
@@ -91,7 +91,7 @@ Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
                                              .max_batch_pages = ~std::uint64_t{0}};
   const std::uint64_t here = between.local->region().bytes();
   const std::uint64_t there = bytes_there(between);
-  const transport::Capabilities& limits = uses_.transports[between.transport]->capabilities();
+  const transport::Capabilities& limits = context_.transports[between.transport]->capabilities();
   Planned planned;
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
@@ -100,14 +100,14 @@ Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
     if (pages->indices_on_gpu && !pages->local_index.empty()) {
       if (!limits.gpu_indices)
         return Status(Code::unsupported, Scope::request,
-                      std::string(uses_.transports[between.transport]->name()) +
+                      std::string(context_.transports[between.transport]->name()) +
                           " takes no page indices on a GPU: copy them to host memory");
       if (pages->page_bytes > limits.max_batch_bytes)
         return Status(Code::invalid_argument, Scope::request,
                       "pages of " + std::to_string(pages->page_bytes) +
                           " bytes with indices on a GPU; at most " +
                           std::to_string(limits.max_batch_bytes));
-      gpu = gpu_of_indices(uses_.topology, *pages);
+      gpu = gpu_of_indices(context_.topology.get(), *pages);
       if (!gpu.ok()) return gpu.status();
     }
     planned = {make_plan(*pages, limits), transport::summary_of(*pages)};
@@ -137,14 +137,14 @@ Result<Submission::Planned> Submission::plan(TransferEndpoints& between, const U
     planned->size.hints = hints_of(options);
     const Status met = check_path(between, planned->size, options.require);
     if (met.ok()) return planned;
-    const bool named = options.require.starts_with(uses_.transports[between.transport]->name());
+    const bool named = options.require.starts_with(context_.transports[between.transport]->name());
     if (refused.ok() || named) refused = met;
     const std::size_t next = transport_from(*between.remote, between.transport + 1);
     if (next == between.remote->mappings.size()) break;
     between.transport = next;
   }
-  for (std::size_t i = 0; i < uses_.transports.size(); ++i) {
-    if (between.remote->mappings[i] != nullptr || options.require != uses_.transports[i]->name())
+  for (std::size_t i = 0; i < context_.transports.size(); ++i) {
+    if (between.remote->mappings[i] != nullptr || options.require != context_.transports[i]->name())
       continue;
     return Status(refused.code(), refused.scope(),
                   refused.what() + "; the peer has given no key of " + options.require + " for \"" +
@@ -159,7 +159,7 @@ Status Submission::check_path(const TransferEndpoints& between, const transport:
   if (required.empty()) return {};
   const auto explained = explain(between, size);
   if (!explained.ok()) return explained.status();
-  const bool leaves_host = uses_.transports[between.transport]->capabilities().leaves_host;
+  const bool leaves_host = context_.transports[between.transport]->capabilities().leaves_host;
   if (satisfies(explained->path, leaves_host, required)) return {};
   return {Code::unsupported, Scope::request,
           "path \"" + required + "\" was required, this transfer takes " +
@@ -176,7 +176,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, const Region
   if (!planned.ok()) return planned.status();
   auto transfer = std::make_shared<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
-  transfer->own = std::move(planned->plan);
+  transfer->batches.own = std::move(planned->plan);
   return released(start(std::move(transfer), planned->size, options));
 }
 
@@ -202,7 +202,7 @@ std::vector<Submission::Submitted> Submission::write_to_all(const Region& local,
     }
     auto transfer = std::make_shared<TransferState>();
     static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
-    transfer->own = fits->planned.plan;
+    transfer->batches.own = fits->planned.plan;
     auto started = start(std::move(transfer), fits->planned.size, options);
     if (started.ok()) started->streams.scope.reset();  // scopes end in the reverse order of entry
     return started;
@@ -229,35 +229,31 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(Inbox::kMaxMessage));
-  const transport::Transport& carrier = *uses_.transports[transfer->transport];
+  const transport::Transport& carrier = *context_.transports[transfer->transport];
   if (options.checksum && !carrier.capabilities().checksums)
     return refuse(Code::unsupported,
                   std::string(carrier.name()) +
                       " makes no checksums: leave out TransferOptions::checksum, or require a "
                       "transport that makes them (docs/tcp.md)");
   auto streams =
-      uses_.streams.resolve(options.after, options.release, transfer->local->region().facts().gpu);
+      streams_.resolve(options.after, options.release, transfer->local->region().facts().gpu);
   if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
-  transfer->hints = size.hints;
-  transfer->batches = transfer->plan().batches;
-  transfer->stream = streams->after;
-  transfer->mark = std::move(streams->mark);
-  transfer->deferral = std::move(streams->deferral);
-  transfer->wants_release = streams->release.device != nullptr;
-  transfer->notification.assign(options.notification.begin(), options.notification.end());
+  transfer->batches.hints = size.hints;
+  transfer->batches.count = transfer->batches.plan().batches;
+  transfer->streams.adopt(*streams);
+  transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();
-  transfer->deadline = deadline_of(options, transfer->submitted);
+  transfer->ending.deadline = deadline_of(options, transfer->submitted);
   if (!transfer->local->acquire())
     return refuse(Code::invalid_argument, "the local region was deregistered");
-  const auto peer = uses_.peers.find(transfer->peer);
-  const Status status =
-      peer == nullptr ? uses_.peers.absent(transfer->peer) : peer->submit(transfer);
+  const auto peer = peers_.find(transfer->peer);
+  const Status status = peer == nullptr ? peers_.absent(transfer->peer) : peer->submit(transfer);
   if (!status.ok()) {
     transfer->local->release();
     return status;
   }
-  uses_.progress.expect();
+  context_.progress->expect();
   return Started{std::move(transfer), *std::move(streams)};
 }
 
@@ -270,19 +266,19 @@ Submission::Submitted Submission::released(Result<Started> started) const {
 
 base::Time Submission::deadline_of(const TransferOptions& options, base::Time now) const {
   const Duration deadline =
-      options.deadline > Duration::zero() ? options.deadline : uses_.default_deadline;
+      options.deadline > Duration::zero() ? options.deadline : context_.options.transfer_deadline;
   return now + std::min(deadline, Duration(base::Time::max() - now));
 }
 
 void Submission::release_stream(TransferState& transfer, ResolvedStreams& streams) const {
-  PeerScheduler::StreamRelease release;
-  if (const auto peer = uses_.peers.find(transfer.peer))
+  StreamRelease release;
+  if (const auto peer = peers_.find(transfer.peer))
     // The blocker is known to the transfer before it is armed: an end that comes meanwhile opens
     // it. A closing that begins then waits for the StreamBlocker's stream, and arm() for the
     // closing.
     release = peer->release_stream(transfer, streams.blocker);
   else
-    release.event = std::move(transfer.release_event);  // quiet, so nothing else uses it
+    release.event = std::move(transfer.streams.release_event);  // quiet, so nothing else uses it
   if (!release.event && !release.blocks) return;
   Status status;
   if (release.event) {
@@ -292,9 +288,9 @@ void Submission::release_stream(TransferState& transfer, ResolvedStreams& stream
   } else {
     status = streams.blocker->arm(streams.release);
   }
-  if (!status.ok() && uses_.log.enabled(base::Level::error))
-    uses_.log.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
-                                            " does not hold its stream: " + status.to_string());
+  if (!status.ok() && context_.log.enabled(base::Level::error))
+    context_.log.write(base::Level::error, "transfer " + std::to_string(transfer.id) +
+                                               " does not hold its stream: " + status.to_string());
 }
 
 Submission::Submitted Submission::copy(std::uint64_t peer, Op op, const memory::RegionId& local,
@@ -307,13 +303,13 @@ Submission::Submitted Submission::copy(std::uint64_t peer, Op op, const memory::
       .peer = peer, .op = op, .transport = transport, .local = *std::move(found), .remote = remote};
   auto planned = plan(*transfer, std::span(&block, 1));
   if (!planned.ok()) return planned.status();
-  transfer->own = std::move(planned->plan);
+  transfer->batches.own = std::move(planned->plan);
   return released(start(std::move(transfer), planned->size, {}));
 }
 
 Result<Explanation> Submission::explain(const TransferEndpoints& between,
                                         const transport::BatchSummary& size) const {
-  const auto peer = uses_.peers.find(between.peer);
+  const auto peer = peers_.find(between.peer);
   if (peer == nullptr)
     return Status(Code::disconnected, Scope::peer,
                   "peer " + std::to_string(between.peer) + " is gone");

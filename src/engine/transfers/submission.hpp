@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine_context.hpp"
 #include "engine/peers/peer_table.hpp"
-#include "engine/progress/progress_thread.hpp"
 #include "engine/transfers/router.hpp"
 #include "engine/transfers/stream_order.hpp"
 #include "engine/transfers/transfer.hpp"
-#include "memory/registry.hpp"
 
 namespace linkspan::engine {
 
@@ -24,19 +23,10 @@ class EngineImpl;
 
 class Submission {
  public:
-  /// Names the parts of the Engine that a Submission calls. They outlive it.
-  struct SubmissionServices {
-    const EngineImpl* engine;  ///< Identifies the Engine's own handles.
-    memory::Registry& registry;
-    const cuda::Topology* topology;  ///< Null without a GPU.
-    const Transports& transports;
-    StreamOrders& streams;
-    PeerTable& peers;
-    ProgressThread& progress;
-    const base::Log& log;
-    Duration default_deadline;
-  };
-  explicit Submission(const SubmissionServices& uses) : uses_(uses) {}
+  /// The references outlive this object. `engine` identifies the Engine's own handles.
+  Submission(const EngineImpl* engine, const EngineContext& context, StreamOrders& streams,
+             PeerTable& peers)
+      : engine_(engine), context_(context), streams_(streams), peers_(peers) {}
 
   using Submitted = Result<std::shared_ptr<TransferState>>;
 
@@ -91,7 +81,10 @@ class Submission {
                  const TransferOptions& options) const;
   Submitted released(Result<Started> started) const;
 
-  const SubmissionServices uses_;
+  const EngineImpl* const engine_;
+  const EngineContext& context_;
+  StreamOrders& streams_;
+  PeerTable& peers_;
 };
 
 }  // namespace linkspan::engine

@@ -33,7 +33,7 @@ Result<std::shared_ptr<PreparedState>> Submission::prepare(std::uint64_t peer, O
   state->plan = std::move(planned->plan);
   state->size = planned->size;
   if (!state->plan.pages.local_index.empty()) {
-    auto kept = uses_.transports[state->transport]->keep_pages(
+    auto kept = context_.transports[state->transport]->keep_pages(
         state->local->region(), *state->remote->mappings[state->transport], state->pages);
     if (!kept.ok()) return kept.status();
     state->kept = *std::move(kept);
@@ -58,7 +58,7 @@ Submission::Submitted Submission::post(const std::shared_ptr<PreparedState>& pre
                                        const TransferOptions& options) const {
   auto transfer = transfer_of(*prepared);
   if (!transfer.ok()) return transfer.status();
-  (*transfer)->prepared = prepared;
+  (*transfer)->batches.prepared = prepared;
   return post(*std::move(transfer), prepared->size, options);
 }
 
@@ -71,9 +71,9 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
   auto transfer = transfer_of(prepared);
   if (!transfer.ok()) return transfer.status();
   auto plan =
-      make_plan(prepared.pages, subset, uses_.transports[prepared.transport]->capabilities());
+      make_plan(prepared.pages, subset, context_.transports[prepared.transport]->capabilities());
   if (!plan.ok()) return plan.status();
-  (*transfer)->own = *std::move(plan);
+  (*transfer)->batches.own = *std::move(plan);
   const std::uint64_t page = prepared.pages.page_bytes;
   return post(*std::move(transfer),
               {.blocks = page == 0 ? 0 : subset.size(), .bytes = page * subset.size()}, options);

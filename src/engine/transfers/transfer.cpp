@@ -21,12 +21,11 @@ bool satisfies(std::string_view path, bool leaves_host, std::string_view require
          not_that;
 }
 
-Status user_status(const TransferState& transfer, const Status& status) {
-  const bool asked = transfer.expired || transfer.canceled;
-  if (status.ok() || status.code() == Code::disconnected || !asked) return status;
-  std::string what = transfer.expired ? "its deadline passed" : "canceled by its owner";
+Status TransferEnding::user_status(const Status& status) const {
+  if (status.ok() || status.code() == Code::disconnected || !is_asked()) return status;
+  std::string what = expired ? "its deadline passed" : "canceled by its owner";
   if (!status.what().empty()) what.append("; ").append(status.what());
-  return {transfer.expired ? Code::timed_out : Code::canceled, Scope::request, std::move(what)};
+  return {expired ? Code::timed_out : Code::canceled, Scope::request, std::move(what)};
 }
 
 }  // namespace linkspan::engine

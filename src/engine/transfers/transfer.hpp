@@ -10,7 +10,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -59,47 +58,69 @@ struct PreparedState : TransferEndpoints {
       kept;  // the transport's form of the plan's pages; may be null
 };
 
-struct TransferState : TransferEndpoints {
-  std::uint64_t id = 0;
-  std::uint64_t bytes =
-      0;  // submitted; of a receive its capacity, and when quiet the bytes received
-  // Set for a two-sided transfer. Its plan stays empty: the copy is another transfer.
-  std::unique_ptr<MessageState> message;
-  TransferState* whole = nullptr;  // set for such a copy: the two-sided transfer, which outlives it
+/// The batches of a transfer: its plan, and how much of it is posted.
+struct TransferBatches {
   Plan own;
   std::shared_ptr<PreparedState> prepared;  // used instead of `own` until quiet; also handles'
-  std::size_t batches = 0;                  // of the plan
-  std::vector<std::byte> notification;
-  bool notifies = false;  // the batch carries `notification`
-  base::Time submitted{}, deadline{};
-
-  UserStream stream;                      // the copy runs after it
-  std::optional<cuda::PooledEvent> mark;  // recorded in `stream`; until all is posted
-  std::optional<cuda::PooledEvent>
-      release_event;  // after the copy in our stream; the release stream waits for it
-  std::shared_ptr<StreamBlocker>
-      blocker;  // or this blocks the release stream; also block_user_stream()'s
-  cuda::DeferredDestroyer::DeferralGuard deferral;  // while user streams are involved
-
-  std::size_t posted = 0;           // batches of the plan
-  std::size_t in_flight = 0;        // batches
-  transport::PathTaken path_taken;  // by its last batch, or by the copy of a two-sided transfer
-  Status first_error;               // becomes `end`
-  Status end;
+  std::size_t count = 0;                    // of the plan
+  std::size_t posted = 0, in_flight = 0;
   transport::TransferHints hints;
-  bool wants_release = false;  // post() may still record `release_event`
-  bool finishing = false;      // only its notification is left to send
-  bool canceled = false, expired = false;
-  std::atomic<bool> added{false};               // to a CompletionQueue, at most once
-  std::uint64_t cookie = 0;                     // for `queue`
-  std::shared_ptr<CompletionQueueState> queue;  // until quiet; also handles'
-  std::atomic<bool> quiet{false};
+  transport::PathTaken path_taken;  // by the last batch, or by the copy of a two-sided transfer
 
   const Plan& plan() const noexcept {
     const PreparedState* shared = prepared.get();
     return shared != nullptr ? shared->plan : own;
   }
-  bool all_posted() const noexcept { return posted == batches; }
+  bool all_posted() const noexcept { return posted == count; }
+};
+
+/// The notification that follows the data.
+struct TransferNotification {
+  std::vector<std::byte> bytes;
+  bool in_batch = false;  // the batch carries it
+
+  bool to_send() const noexcept { return !in_batch && !bytes.empty(); }
+};
+
+/// How a transfer is made to end.
+struct TransferEnding {
+  base::Time deadline{};
+  bool canceled = false, expired = false;
+  bool finishing = false;  // only its notification is left to send
+  Status first_error;      // becomes TransferState::end
+
+  bool is_asked() const noexcept { return expired || canceled; }
+  void fail(const Status& why) {
+    if (first_error.ok()) first_error = why;
+  }
+  /// Returns the status that the user sees: canceled or timed_out if the transfer was asked to end
+  /// and did not complete, with the low-level text appended. `disconnected` is kept because it
+  /// concerns the whole peer.
+  Status user_status(const Status& status) const;
+};
+
+/// The entry of a transfer in a CompletionQueue.
+struct CompletionEntry {
+  std::atomic<bool> added{false};  // at most once
+  std::uint64_t cookie = 0;
+  std::shared_ptr<CompletionQueueState> queue;  // until quiet; also handles'
+};
+
+struct TransferState : TransferEndpoints {
+  std::uint64_t id = 0;
+  std::uint64_t bytes =
+      0;  // submitted; of a receive its capacity, and when quiet the bytes received
+  base::Time submitted{};
+  // Set for a two-sided transfer. Its plan stays empty: the copy is another transfer.
+  std::unique_ptr<MessageState> message;
+  TransferState* whole = nullptr;  // set for such a copy: the two-sided transfer, which outlives it
+  TransferBatches batches;
+  TransferNotification notification;
+  TransferStreams streams;
+  TransferEnding ending;
+  CompletionEntry completion;
+  Status end;
+  std::atomic<bool> quiet{false};
 };
 
 /// Returns the hints for the transport that are in the options.
@@ -108,10 +129,5 @@ transport::TransferHints hints_of(const TransferOptions& options);
 /// Returns whether TransferOptions::require allows `path`, of a transport with these
 /// Capabilities::leaves_host.
 bool satisfies(std::string_view path, bool leaves_host, std::string_view required);
-
-/// Returns the status that the user sees: canceled or timed_out if the transfer was asked to end
-/// and did not complete, with the low-level text appended. `disconnected` is kept because it
-/// concerns the whole peer.
-Status user_status(const TransferState& transfer, const Status& status);
 
 }  // namespace linkspan::engine

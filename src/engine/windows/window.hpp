@@ -1,13 +1,12 @@
 // engine/windows/window.hpp - the state behind a Window: the POD for kernels, and the proxy.
 //
-// On the path of a byte: the proxy pops orders of kernels from a queue in mapped host memory, runs
-// each as a transfer of the Engine in the order that device/proxy.cuh defines, and publishes its
-// progress. Signals that the CPU raises in memory that it does not map go the same way.
-// Threads: under the WindowSet's mutex, except device(), path() and the signals, which any thread
-// reads. The ProgressThread serves windows; nothing there blocks.
-// Invariants: signals are written one at a time, after all copies before them are quiet and ok;
-// after a failure nothing is begun. Orders from before the last handle's end are still carried out:
-// the WindowSet keeps the state until then.
+// On the path of a byte: the proxy runs each of the ProxyOrders as a transfer of the Engine, in the
+// order that device/proxy.cuh defines. Signals that the CPU raises in memory that it does not map
+// go the same way. Threads: under the WindowSet's mutex, except device(), path() and the signals,
+// which any thread reads. The ProgressThread serves windows; nothing there blocks. Invariants:
+// signals are written one at a time, after all copies before them are quiet and ok; after a failure
+// nothing is begun. Orders from before the last handle's end are still carried out: the WindowSet
+// keeps the state until then.
 #pragma once
 
 #include <deque>
@@ -19,11 +18,8 @@
 
 #include "base/fork.hpp"
 #include "base/mutex.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/stream.hpp"
-#include "cuda/topology.hpp"
 #include "engine/transfers/transfer.hpp"
-#include "linkspan/device/proxy.cuh"
+#include "engine/windows/proxy_orders.hpp"
 #include "linkspan/window.hpp"
 
 namespace linkspan::engine {
@@ -61,7 +57,25 @@ struct WindowRegions {
   std::size_t transport = 0;
 };
 
-/// Copies for a proxy. Implemented by EngineImpl.
+/// Where a window reaches the peer's memory.
+struct MappedAddresses {
+  std::uint64_t data = 0, pad = 0;  ///< For the GPU; zero if it does not reach them.
+  std::uint64_t pad_here = 0;       ///< For this CPU; zero if it does not reach it.
+  std::string why_not;              ///< Why `data` or `pad` is zero.
+  std::vector<std::shared_ptr<const void>> keepalives;  ///< Also the transport's.
+
+  /// Returns the address of `view` and keeps it mapped, or returns zero and keeps the first reason.
+  std::uint64_t keep(Result<transport::KernelView> view) {
+    if (view.ok()) {
+      keepalives.push_back(std::move(view->keepalive));
+      return view->address;
+    }
+    if (why_not.empty()) why_not = view.status().what();
+    return 0;
+  }
+};
+
+/// Copies for a proxy. Implemented by the WindowService.
 class WindowCopier {
  public:
   /// Starts a copy. On error nothing was started; no_resource: try again.
@@ -79,12 +93,7 @@ class WindowState {
     std::uint64_t peer = 0;
     WindowRegions data, pad;  ///< `pad.local` is WindowSet::signal_sources.
     memory::Region::Facts local, local_pad;
-    std::uint64_t remote = 0,
-                  remote_pad = 0;  ///< Addresses for the GPU; zero if it does not reach them.
-    std::string why_not{};         ///< Why `remote` or `remote_pad` is zero.
-    std::vector<std::shared_ptr<const void>>
-        keepalives{};                   // also the transport's: keep the addresses mapped
-    std::uint64_t remote_pad_here = 0;  ///< Address for this CPU; zero if it does not reach it.
+    MappedAddresses mapped;
     bool remote_pad_on_gpu = false;
     const cuda::Device* device = nullptr;  ///< Null for a window of CPU code.
     std::shared_ptr<cuda::DeferredDestroyer>
@@ -114,7 +123,7 @@ class WindowState {
   const Status& failure() const { return failure_; }
   /// Ends waits of kernels and begins at most one more queue of their orders, so that a kernel that
   /// never stops ordering cannot delay the window's end.
-  void retire();
+  void retire() { orders_.retire(); }
   /// Returns true if nothing is in progress and no order is left that would be begun.
   bool drained() const;
   bool released() const { return released_; }  ///< Returns true if no handle is left.
@@ -127,12 +136,6 @@ class WindowState {
   bool raised(std::uint64_t number) const { return raised_ >= number; }
 
  private:
-  /// Memory that kernels and the proxy share. Destroyed by the DeferredDestroyer.
-  struct OnGpu {
-    cuda::PinnedBuffer queue;
-    cuda::DeviceBuffer flags;  // the abort flag, then the tickets
-    cuda::Stream stream;       // writes the abort flag
-  };
   /// A transfer of the proxy, in order.
   struct ProxyTransfer {
     std::shared_ptr<TransferState> transfer;  // also the PeerScheduler's
@@ -143,34 +146,28 @@ class WindowState {
     std::uint64_t n;
   };
 
-  WindowState(WindowParts parts, std::shared_ptr<WindowSet> set)
-      : parts_(std::move(parts)), set_(std::move(set)) {}
+  WindowState(WindowParts parts, std::shared_ptr<WindowSet> set, const device::Window& device,
+              std::string path, ProxyOrders orders)
+      : parts_(std::move(parts)),
+        set_(std::move(set)),
+        device_(device),
+        path_(std::move(path)),
+        orders_(std::move(orders)) {}
   static void release_handle(const std::shared_ptr<WindowState>& state);
-  Status make_queue(std::uint32_t capacity, bool proxied);
-  bool next_is_there() const;
-  void abort_waits();
   bool reap();
   void ended(bool of_kernel);  // counts an order that is done
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
              std::uint64_t source_address);
-  void publish_progress();
 
-  WindowParts parts_;
+  const WindowParts parts_;
   const std::shared_ptr<WindowSet> set_;  // also the EngineImpl's and other windows'
-  device::Window device_;
-  std::string path_;
-  std::shared_ptr<OnGpu> on_gpu_;  // destroyed by the DeferredDestroyer; null: host memory
-  std::vector<device::ProxyEntry> host_queue_;
-  std::array<std::uint64_t, 16> host_flags_{};
-  device::ProxyEntry* entries_ = nullptr;  // address for this CPU
-  std::uint64_t* state_ = nullptr;
+  const device::Window device_;
+  const std::string path_;
+  ProxyOrders orders_;
 
   Status failure_;
   std::deque<ProxyTransfer> running_;
   std::vector<std::uint64_t> sums_;  // values of the peer's signals
-  std::uint64_t taken_ = 0, done_ = 0;
-  std::uint64_t begin_until_ =
-      ~std::uint64_t{0};  // first order of a kernel that is not begun any more
   bool released_ = false;
   std::deque<Raise> pending_raises_;
   std::uint64_t last_raise_ = 0, raised_ = 0;

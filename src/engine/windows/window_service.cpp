@@ -69,12 +69,13 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, con
   for (const TransferEndpoints* each : {&*data, &*pads})
     if (gpu == GpuUuid{}) gpu = each->local->region().facts().gpu;
   if (gpu != GpuUuid{}) {
-    if (topology_ == nullptr)
-      return Status(Code::unsupported, Scope::request, "a window of a GPU: " + no_gpu_.what());
-    auto device = topology_->activate(gpu);
+    if (context_.topology == nullptr)
+      return Status(Code::unsupported, Scope::request,
+                    "a window of a GPU: " + context_.no_gpu.what());
+    auto device = context_.topology->activate(gpu);
     if (!device.ok()) return device.status();
     parts.device = *device;
-    parts.destroyer = topology_->destroyer();
+    parts.destroyer = context_.topology->destroyer();
   }
   for (const TransferEndpoints* each : {&*data, &*pads}) {
     const memory::Region::Facts& f = each->local->region().facts();
@@ -89,26 +90,16 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, con
                         " memory: take memory of that GPU, pinned or shared memory");
   }
   const auto reach = [&](const TransferEndpoints& to, const GpuUuid& by) {
-    return transports_[to.transport]->reach(*to.remote->mappings[to.transport], by);
+    return context_.transports[to.transport]->reach(*to.remote->mappings[to.transport], by);
   };
-  for (auto [to, address] :
-       {std::pair(&*data, &parts.remote), std::pair(&*pads, &parts.remote_pad)}) {
-    auto found = reach(*to, gpu);
-    if (found.ok()) {
-      *address = found->address;
-      parts.keepalives.push_back(std::move(found->keepalive));
-    } else if (parts.why_not.empty()) {
-      parts.why_not = found.status().what();
-    }
-  }
+  MappedAddresses& mapped = parts.mapped;
+  mapped.data = mapped.keep(reach(*data, gpu));
+  mapped.pad = mapped.keep(reach(*pads, gpu));
   if (!remote.permissions().write) {
-    parts.remote = 0;
-    parts.why_not = "\"" + remote.name() + "\" is not permitted to be written";
+    mapped.data = 0;
+    mapped.why_not = "\"" + remote.name() + "\" is not permitted to be written";
   }
-  if (auto found = reach(*pads, {}); found.ok()) {
-    parts.remote_pad_here = found->address;
-    parts.keepalives.push_back(std::move(found->keepalive));
-  }
+  mapped.pad_here = mapped.keep(reach(*pads, {}));
   parts.remote_pad_on_gpu = remote_pad.kind() == MemoryKind::device;
   auto source = acquire_signal_source();
   if (!source.ok()) return source.status();
@@ -125,7 +116,7 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, con
   }
   if ((*usable)->state() != PeerState::up)  // it was lost meanwhile
     end(peer, not_connected(peer));
-  progress_.wake();
+  context_.progress->wake();
   return state;
 }
 
@@ -149,7 +140,7 @@ transport::PollHint WindowService::serve() {
 }
 
 Status WindowService::finish(base::Deadline deadline) {
-  progress_.wake();
+  context_.progress->wake();
   const base::MutexLock lock(windows_->mutex);
   for (const auto& window : windows_->all) window->retire();
   const auto undrained = [this]() LINKSPAN_REQUIRES(windows_->mutex) {
@@ -187,7 +178,7 @@ Status WindowService::raise(WindowState& window, std::uint32_t index, std::uint6
     }
     number = window.enqueue_raise(index, n);
   }
-  progress_.wake();
+  context_.progress->wake();
   const base::MutexLock lock(windows_->mutex);
   while (!window.raised(number)) {
     if (!window.failure().ok()) return window.failure();

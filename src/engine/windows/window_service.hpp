@@ -18,17 +18,10 @@ namespace linkspan::engine {
 
 class WindowService final : private WindowCopier {
  public:
-  /// The arguments outlive this object. `topology` is null without a GPU; `no_gpu` says why.
-  WindowService(RegistrationService& registrations, cuda::Topology* topology, const Status& no_gpu,
-                const Transports& transports, const Submission& submission, PeerTable& peers,
-                ProgressThread& progress)
-      : registrations_(registrations),
-        topology_(topology),
-        no_gpu_(no_gpu),
-        transports_(transports),
-        submission_(submission),
-        peers_(peers),
-        progress_(progress) {}
+  /// The arguments outlive this object.
+  WindowService(const EngineContext& context, RegistrationService& registrations,
+                const Submission& submission, PeerTable& peers)
+      : context_(context), registrations_(registrations), submission_(submission), peers_(peers) {}
   WindowService(const WindowService&) = delete;
   WindowService& operator=(const WindowService&) = delete;
   ~WindowService() { clear(); }
@@ -64,13 +57,10 @@ class WindowService final : private WindowCopier {
     return submission_.copy(peer, op, regions.local, regions.remote, regions.transport, block);
   }
 
+  const EngineContext& context_;
   RegistrationService& registrations_;
-  cuda::Topology* const topology_;
-  const Status& no_gpu_;
-  const Transports& transports_;
   const Submission& submission_;
   PeerTable& peers_;
-  ProgressThread& progress_;
   base::Mutex signal_sources_mutex_;  // the first window allocates; others wait for it
   const std::shared_ptr<WindowSet> windows_ = std::make_shared<WindowSet>();  // also the windows'
 };

@@ -1,0 +1,130 @@
+#include "engine/engine_context.hpp"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/untrusted_input.hpp"
+#include "transport/registry.hpp"
+
+namespace linkspan::engine {
+namespace {
+
+/// The user's callback, which may wait and may call linkspan.
+class Callback final : public base::LogQueue::Outlet {
+ public:
+  explicit Callback(std::function<void(LogLevel, std::string_view)> log) : log_(std::move(log)) {}
+  void deliver(base::Level level, std::string_view line) override {
+    log_(static_cast<LogLevel>(level), line);
+  }
+
+ private:
+  const std::function<void(LogLevel, std::string_view)> log_;
+};
+
+base::LogSink sink_to(const std::shared_ptr<base::LogQueue>& queue) {
+  if (queue == nullptr) return base::stderr_sink();
+  return [queue](base::Level level, std::string_view text) { queue->push(level, text); };
+}
+
+}  // namespace
+
+EngineContext::EngineContext(base::Options settings, std::shared_ptr<base::LogQueue> lines)
+    : options(std::move(settings)),
+      log(options.log_level, sink_to(lines)),
+      log_queue(std::move(lines)) {}
+
+Result<std::unique_ptr<EngineContext>> EngineContext::create(const EngineOptions& options) {
+  auto settings = base::Options::from_environment();
+  if (!settings.ok()) return settings.status();
+  if (!options.socket_dir.empty()) settings->socket_dir = options.socket_dir;
+  if (options.cpu_threads != 0) settings->cpu_threads = options.cpu_threads;
+  if (options.copy_ctas) settings->copy_ctas = options.copy_ctas;
+  if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
+  if (options.calibrate) settings->calibrate = *options.calibrate;
+  if (options.insecure) settings->insecure = *options.insecure;
+  if (options.tls) settings->tls = *options.tls;
+  if (!options.secret_file.empty()) settings->secret_file = options.secret_file;
+  settings->transport = options.transport;
+  if (Status s = transport::check_options(*settings); !s.ok()) return s;
+  if (options.transfer_deadline > Duration::zero())
+    settings->transfer_deadline = options.transfer_deadline;
+  const auto lines =
+      options.log == nullptr
+          ? nullptr
+          : std::make_shared<base::LogQueue>(std::make_unique<Callback>(options.log));
+  std::unique_ptr<EngineContext> context(new EngineContext(*std::move(settings), lines));
+  static std::atomic<bool> warned{false};  // once, because every Engine reads the same environment
+  if (const std::string& warning = context->options.warning;
+      !warning.empty() && !warned.exchange(true))
+    context->log.write(base::Level::warning, warning);
+  if (Status status = context->set_up(options); !status.ok()) return status;
+  return context;
+}
+
+Status EngineContext::set_up_identity(const EngineOptions& asked) {
+  if (asked.name.size() > control::kMaxEngineName)
+    return {Code::invalid_argument, Scope::process,
+            "EngineOptions::name has " + std::to_string(asked.name.size()) + " bytes, \"" +
+                base::printable(std::string_view(asked.name).substr(0, 32)) + "...\": " +
+                std::to_string(control::kMaxEngineName) + " at most, give a shorter one"};
+  auto secret = base::read_secret(options);
+  if (!secret.ok()) return secret.status();
+  auto interfaces = transport::interfaces(options);
+  if (!interfaces.ok()) return interfaces.status();
+  identity = {.engine = asked.name.empty() ? "pid " + std::to_string(::getpid()) : asked.name,
+              .incarnation = base::random_u64(),
+              .socket_dir = options.socket_dir,
+              .any_uid = asked.any_uid,
+              .insecure = options.insecure,
+              .secret = *std::move(secret),
+              .interfaces = *std::move(interfaces)};
+  if (options.tls) {
+    if (identity.secret.empty())
+      return {Code::invalid_argument, Scope::process,
+              "TLS (LINKSPAN_TLS, EngineOptions::tls) takes its key from a secret, and there is "
+              "none: give both sides the same file by LINKSPAN_SECRET_FILE or "
+              "EngineOptions::secret_file"};
+    auto tls = base::TlsContext::create(identity.secret);
+    if (!tls.ok()) return tls.status();
+    identity.tls = *std::move(tls);
+  }
+  return {};
+}
+
+Status EngineContext::set_up_gpus(bool use_gpu) {
+  if (use_gpu) {
+    auto found = cuda::Topology::create();
+    // A driver that fails does not mean a machine without a GPU: the user's memory may be on one,
+    // and a CPU would copy it.
+    if (!found.ok() && found.status().code() != Code::unsupported) return found.status();
+    if (found.ok())
+      topology = *std::move(found);
+    else
+      no_gpu = found.status();
+  } else {
+    no_gpu = Status(Code::unsupported, Scope::process, "EngineOptions::use_gpu is false");
+  }
+  if (topology == nullptr && log.enabled(base::Level::info))
+    log.write(base::Level::info, "no GPU: " + no_gpu.what());
+  return {};
+}
+
+Status EngineContext::set_up(const EngineOptions& asked) {
+  if (Status status = set_up_identity(asked); !status.ok()) return status;
+  if (Status status = set_up_gpus(asked.use_gpu); !status.ok()) return status;
+  registry = std::make_unique<memory::Registry>(identity.incarnation, topology.get());
+  auto made = transport::create_all({.topology = topology.get(),
+                                     .registry = registry.get(),
+                                     .incarnation = identity.incarnation,
+                                     .options = &options,
+                                     .log = &log});
+  if (!made.ok()) return made.status();
+  transports = *std::move(made);
+  auto thread = ProgressThread::create();
+  if (!thread.ok()) return thread.status();
+  progress = *std::move(thread);
+  return {};
+}
+
+}  // namespace linkspan::engine

@@ -1,0 +1,38 @@
+#include "engine/engine_services.hpp"
+
+namespace linkspan::engine {
+
+EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& context,
+                               const std::atomic<bool>& closed)
+    : inbox(context.log),
+      buffers(*context.registry, context.topology.get(), context.transports),
+      streams(context.topology.get()),
+      submission(engine, context, streams, peers),
+      registrations(context, streams, peers),
+      directory(*context.registry, peers),
+      imports(context, streams, peers),
+      messages(context, buffers, streams, peers, imports, submission),
+      windows(context, registrations, submission, peers),
+      manager({.options = context.options,
+               .identity = context.identity,
+               .transports = context.transports,
+               .peers = peers,
+               .inbox = inbox,
+               .progress = *context.progress,
+               .log = context.log}),
+      diagnostics({.context = context,
+                   .peers = peers,
+                   .manager = manager,
+                   .inbox = inbox,
+                   .windows = windows,
+                   .closed = closed}) {}
+
+void EngineServices::on_disconnected(control::Session& session) {
+  const std::uint64_t peer = session.id();
+  manager.on_disconnected(session);
+  windows.end(peer, not_connected(peer));
+  directory.forget_peer(peer);
+  imports.end_lookups(peer, {Code::disconnected, Scope::peer, session.failure().what()});
+}
+
+}  // namespace linkspan::engine

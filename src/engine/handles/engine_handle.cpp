@@ -1,0 +1,125 @@
+// Engine: each call goes to the EngineImpl and its services.
+#include "engine/on_engine_impl.hpp"
+
+namespace linkspan {
+
+using engine::handle_of;
+using engine::HandleAccess;
+using engine::on;
+
+namespace {
+
+/// Returns the Engine's refusal for each target.
+std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& impl,
+                                     const Region& local, std::span<const RemoteRegion> targets,
+                                     const engine::UserShape& shape,
+                                     const TransferOptions& options) {
+  const Status usable = on(impl, [](auto&) { return Status(); });
+  if (!usable.ok()) return std::vector<Result<Transfer>>(targets.size(), usable);
+  std::vector<Result<Transfer>> transfers;
+  transfers.reserve(targets.size());
+  for (auto& each : impl->services().submission.write_to_all(local, targets, shape, options))
+    transfers.push_back(HandleAccess::wrap<Transfer>(impl, std::move(each)));
+  return transfers;
+}
+
+Result<Peer> met(const std::shared_ptr<engine::EngineImpl>& impl,
+                 Result<engine::PeerManager::MetPeer> peer) {
+  if (!peer.ok()) return peer.status();
+  return HandleAccess::peer(impl, peer->id, std::move(peer->name));
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<engine::EngineImpl> impl) : impl_(std::move(impl)) {}
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&& other) noexcept {
+  Engine old(std::move(*this));
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+Engine::~Engine() {
+  if (impl_ == nullptr || impl_->forked()) return;
+  // If memory is still in use, the object stays until the process ends.
+  if (!impl_->close(std::chrono::seconds(5)).ok()) impl_->keep_forever();
+}
+Result<Engine> Engine::open(const EngineOptions& options) {
+  auto impl = engine::EngineImpl::open(options);
+  if (!impl.ok()) return impl.status();
+  return Engine(*std::move(impl));
+}
+Result<Region> Engine::register_memory(void* pointer, std::uint64_t bytes,
+                                       const RegionOptions& options) {
+  return handle_of<Region>(
+      impl_, [&](auto& its) { return its.registrations.add(pointer, bytes, options); });
+}
+Result<Region> Engine::allocate_shared(std::uint64_t bytes, const RegionOptions& options) {
+  return handle_of<Region>(
+      impl_, [&](auto& its) { return its.registrations.allocate_shared(bytes, options); });
+}
+Status Engine::publish(std::string_view name, const Region& region) {
+  return on(impl_, [&](auto& impl) { return impl.services().directory.publish(name, region); });
+}
+Result<std::uint64_t> Engine::publish(std::string_view name, std::span<const Region> regions) {
+  return on(impl_, [&](auto& impl) { return impl.services().directory.publish(name, regions); });
+}
+Status Engine::deregister(const Region& region, Duration timeout) {
+  return on(impl_,
+            [&](auto& impl) { return impl.services().registrations.end(region, timeout, false); });
+}
+Status Engine::invalidate(const Region& region, Duration timeout) {
+  return on(impl_,
+            [&](auto& impl) { return impl.services().registrations.end(region, timeout, true); });
+}
+Status Engine::listen(std::string_view address) {
+  return on(impl_, [&](auto& impl) { return impl.services().manager.listen(address); });
+}
+std::string Engine::address() const {
+  return on(impl_, [&](auto& impl) { return impl.services().manager.address(); });
+}
+Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
+  return connect(address, ConnectOptions{.timeout = timeout});
+}
+Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& options) {
+  return on(impl_, [&](auto& impl) {
+    return met(impl_, impl.services().manager.connect(address, options));
+  });
+}
+Result<Peer> Engine::accept(Duration timeout) {
+  return on(impl_, [&](auto& impl) { return met(impl_, impl.services().manager.accept(timeout)); });
+}
+std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
+                                                   std::span<const RemoteRegion> targets,
+                                                   std::span<const Block> blocks,
+                                                   const TransferOptions& options) {
+  return to_all(impl_, local, targets, blocks, options);
+}
+std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
+                                                   std::span<const RemoteRegion> targets,
+                                                   const Pages& pages,
+                                                   const TransferOptions& options) {
+  return to_all(impl_, local, targets, pages, options);
+}
+std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
+                                                   std::span<const RemoteRegion> targets,
+                                                   const Strides& strides,
+                                                   const TransferOptions& options) {
+  return to_all(impl_, local, targets, strides, options);
+}
+std::size_t Engine::progress() {
+  return on(impl_, [&](auto& impl) { return impl.progress(); });
+}
+std::vector<Notification> Engine::notifications(Duration timeout) {
+  return on(impl_, [&](auto& impl) { return impl.services().inbox.collect(timeout); });
+}
+std::string Engine::dump() const {
+  return on(impl_, [&](auto& impl) { return impl.services().diagnostics.dump(); });
+}
+std::string Engine::metrics() const {
+  return on(impl_, [&](auto& impl) { return impl.services().diagnostics.metrics(); });
+}
+Status Engine::close(Duration timeout) {
+  return on(impl_, [&](auto& impl) { return impl.close(timeout); });
+}
+
+}  // namespace linkspan

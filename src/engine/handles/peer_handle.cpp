@@ -1,0 +1,126 @@
+// Peer: each call goes to the EngineImpl and its services.
+#include "engine/on_engine_impl.hpp"
+
+namespace linkspan {
+
+using engine::handle_of;
+using engine::HandleAccess;
+using engine::on;
+
+namespace {
+
+Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                        const Region& local, const RemoteRegion& remote,
+                        const engine::UserShape& shape, const TransferOptions& options) {
+  return handle_of<Transfer>(impl, [&](auto& its) {
+    return its.submission.submit(peer, op, local, remote, shape, options);
+  });
+}
+
+Result<Prepared> prepare(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                         const Region& local, const RemoteRegion& remote,
+                         const engine::UserShape& shape) {
+  return handle_of<Prepared>(
+      impl, [&](auto& its) { return its.submission.prepare(peer, op, local, remote, shape); });
+}
+
+}  // namespace
+
+Peer::Peer(std::shared_ptr<engine::EngineImpl> impl, std::uint64_t id, std::string name)
+    : impl_(std::move(impl)), id_(id), name_(std::move(name)) {}
+PeerState Peer::state() const {
+  return impl_ == nullptr || impl_->forked() ? PeerState::gone : impl_->state(id_);
+}
+Status Peer::close(Duration timeout) const {
+  return on(impl_, [&](auto& impl) { return impl.close(id_, timeout); });
+}
+Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const {
+  return handle_of<RemoteRegion>(impl_,
+                                 [&](auto& its) { return its.imports.lookup(id_, name, timeout); });
+}
+Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout) const {
+  return on(impl_, [&](auto& impl) -> Result<RegionSet> {
+    auto found = impl.services().imports.lookup_set(id_, name, timeout);
+    if (!found.ok()) return found.status();
+    RegionSet set{.version = found->version, .regions = {}};
+    for (auto& region : found->regions)
+      set.regions.push_back(*HandleAccess::wrap<RemoteRegion>(impl_, Result(std::move(region))));
+    return set;
+  });
+}
+Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,
+                                          Duration timeout) const {
+  return on(impl_, [&](auto& impl) {
+    return impl.services().imports.await_version(id_, name, above, timeout);
+  });
+}
+Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
+                             std::span<const Block> blocks, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::write, local, remote, blocks, options);
+}
+Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
+                            std::span<const Block> blocks, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::read, local, remote, blocks, options);
+}
+Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
+                             const TransferOptions& options) const {
+  return submit(impl_, id_, Op::write, local, remote, pages, options);
+}
+Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
+                            const TransferOptions& options) const {
+  return submit(impl_, id_, Op::read, local, remote, pages, options);
+}
+Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
+                             const Strides& strides, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::write, local, remote, strides, options);
+}
+Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Strides& strides,
+                            const TransferOptions& options) const {
+  return submit(impl_, id_, Op::read, local, remote, strides, options);
+}
+Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
+                               std::span<const Block> blocks) const {
+  return linkspan::prepare(impl_, id_, op, local, remote, blocks);
+}
+Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
+                               const Pages& pages) const {
+  return linkspan::prepare(impl_, id_, op, local, remote, pages);
+}
+Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
+                               const Strides& strides) const {
+  return linkspan::prepare(impl_, id_, op, local, remote, strides);
+}
+Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
+                            const TransferOptions& options) const {
+  return handle_of<Transfer>(impl_, [&](auto& its) {
+    return its.messages.submit(id_, {.sends = true, .tag = tag}, data, bytes, options);
+  });
+}
+Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
+                            const TransferOptions& options) const {
+  return handle_of<Transfer>(impl_, [&](auto& its) {
+    return its.messages.submit(id_, {.sends = false, .tag = tag}, data, bytes, options);
+  });
+}
+Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,
+                            const Region& local_pad, const RemoteRegion& remote_pad,
+                            const WindowOptions& options) const {
+  return handle_of<Window>(impl_, [&](auto& its) {
+    return its.windows.open(id_, local, remote, local_pad, remote_pad, options);
+  });
+}
+Status Peer::notify(std::span<const std::byte> message) const {
+  return on(impl_, [&](auto& impl) { return impl.notify(id_, message); });
+}
+Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion& remote,
+                                  std::uint64_t blocks, std::uint64_t bytes,
+                                  const TransferOptions& options) const {
+  return on(impl_, [&](auto& impl) -> Result<Explanation> {
+    const auto between = impl.services().submission.resolve(id_, op, local, remote);
+    if (!between.ok()) return between.status();
+    return impl.services().submission.explain(
+        *between, {.blocks = blocks, .bytes = bytes, .hints = engine::hints_of(options)});
+  });
+}
+
+}  // namespace linkspan
