@@ -19,7 +19,7 @@ namespace {
 using namespace transport;       // NOLINT(google-build-using-namespace)
 using namespace transport::tcp;  // NOLINT(google-build-using-namespace)
 
-constexpr std::uint64_t kUs = 11, kPeer = 77, kBytes = 8192;
+constexpr std::uint64_t kUs = 11, kBytes = 8192;
 
 class Nobody final : public transport::Channel {
  public:

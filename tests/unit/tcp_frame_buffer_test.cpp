@@ -66,7 +66,7 @@ TEST(FrameBuffer, ReturnsNoHeadBeforeItsSealWasVerified) {
   FrameBuffer buffer(kPeer);
   buffer.expect_seals(key);
   base::FrameAuthenticator sealer(key);
-  for (const std::uint64_t id : {1, 2}) {
+  for (const std::uint64_t id : {1u, 2u}) {
     Bytes frame = put(id);
     sealer.update(frame);
     const auto seal = sealer.finish();
