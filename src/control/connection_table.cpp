@@ -18,9 +18,9 @@ using asio::posix::stream_descriptor;
 /// Pause before fds are sent again for which the kernel had no room.
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 
-// Created when the library is loaded, because it is used when memory is exhausted.
-const Status kNotServed{Code::no_resource, Scope::peer,  // NOLINT(cert-err58-cpp)
-                        "this process could not serve the peer, for want of memory"};
+// Made at load, for when memory is exhausted; not destroyed, as the Control thread may run at exit.
+const Status& kNotServed = *new Status(  // NOLINT(cert-err58-cpp)
+    Code::no_resource, Scope::peer, "this process could not serve the peer, for want of memory");
 
 Status handshake_timed_out() {
   return {Code::timed_out, Scope::peer, "the handshake took too long"};

@@ -151,7 +151,7 @@ class AsioControlPlane final : public ControlPlane {
     post([this, result, deadline, ours = *std::move(socket)]() mutable {
       connections_.adopt(std::move(ours), deadline.left(), result);
     });
-    return connects_.await(*result, deadline, address.to_string());
+    return connects_.await(*result, deadline, address);
   }
 
   /// Polls until all queued frames are sent, or the deadline.

@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/mutex.hpp"
 #include "control/session.hpp"
+#include "control/socket_address.hpp"
 
 namespace linkspan::control {
 
@@ -33,7 +34,7 @@ class PendingConnects {
       LINKSPAN_EXCLUDES(mutex_);
   /// Waits for decide(). timed_out: the text names `address`. canceled: as await_retry().
   Result<std::shared_ptr<Session>> await(ConnectResult& result, base::Deadline deadline,
-                                         const std::string& address) LINKSPAN_EXCLUDES(mutex_);
+                                         const SocketAddress& address) LINKSPAN_EXCLUDES(mutex_);
   /// Returns false if connect() does not wait any more.
   bool decide(ConnectResult& result, const Status& status,
               std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_);

@@ -6,10 +6,12 @@
 namespace linkspan::control {
 
 Status ProcessSessions::add(std::uint64_t id, std::int64_t pid) {
-  const auto process = processes_.try_emplace(pid).first;
-  sessions_.emplace(id, CountedSession{process});
-  const ProcessCount& of = process->second;
-  ++process->second.all;
+  std::map<std::uint64_t, CountedSession> session;  // allocated before anything is counted
+  CountedSession& counted = session[id];
+  counted.process = processes_.try_emplace(pid).first;
+  sessions_.merge(session);
+  ProcessCount& of = counted.process->second;
+  ++of.all;
   if (of.left >= most_left_)
     return {Code::no_resource, Scope::peer,
             "pid " + std::to_string(pid) + " has left " + std::to_string(of.left) +

@@ -48,8 +48,8 @@ class SessionAuthenticator {
   Result<KeyProof> expected() const { return proof_of(key_, other(side_)); }  ///< The peer's.
 
   Result<DataConnectionOffer> offer(std::string transport);
-  /// Verifies the hello of a data connection. permission_denied: it is not of this session, or was
-  /// admitted before.
+  /// Verifies the hello of a data connection, once the session is established. permission_denied:
+  /// it is not of this session, or was admitted before.
   Result<std::optional<base::MacKeys>> admit(const DataConnectionHello& hello);
 
  private:

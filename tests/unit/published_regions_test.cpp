@@ -15,7 +15,7 @@ class PublishedRegionsTest : public ::testing::Test {
   std::shared_ptr<PublishedRegion> add(std::uint64_t serial) {
     auto region = std::make_shared<PublishedRegion>();
     region->key.id.serial = serial;
-    must(regions_.add(region));
+    (void)take(regions_.add(region, nullptr));
     return region;
   }
   bool alive(const PublishedRegion& region) {

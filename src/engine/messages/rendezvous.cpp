@@ -169,16 +169,21 @@ void Rendezvous::dequeue(TransferState& receive) {
 /// Undoes a match. The receive is as before; its offer returns to its place if `offer_stays`.
 void Rendezvous::rollback_match(TransferState& receive, bool offer_stays) {
   MessageState& x = *receive.message;
-  Offer offer = std::exchange(x.offer, {});
-  matched_receives_.erase(offer.id);
-  auto& region = offer.memory.region;
   // What is imported by its serial is found there again, if it still lives.
-  if (region != nullptr && (!offer_stays || imports_.contains(offer.memory.serial)))
-    host_.drop(std::exchange(region, nullptr));
-  if (offer_stays) {
-    offers_[offer.id] = key_of(x);
-    queues_[key_of(x)].reinsert(std::move(offer));
+  const bool region_stays = offer_stays && !imports_.contains(x.offer.memory.serial);
+  if (x.offer.memory.region != nullptr && !region_stays)
+    host_.drop(std::exchange(x.offer.memory.region, nullptr));
+  if (offer_stays) {  // may run again after it had no memory
+    const auto key = offers_.emplace(x.offer.id, key_of(x)).first;
+    try {
+      queues_[key_of(x)].reinsert(x.offer);
+    } catch (...) {
+      offers_.erase(key);
+      throw;
+    }
   }
+  matched_receives_.erase(x.offer.id);
+  x.offer = {};
   x.withdrawn = false;
   x.stage = Stage::unmatched;
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "engine/diagnostics/report.hpp"
 
 namespace linkspan::engine {
@@ -73,9 +74,6 @@ Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
     return status;
   const MappedAddresses& mapped = parts.mapped;
   const bool proxied = options.force_proxy || mapped.data == 0 || mapped.pad == 0;
-  std::string path = !proxied              ? "mapped"
-                     : options.force_proxy ? "proxy: WindowOptions::force_proxy"
-                                           : "proxy: " + mapped.why_not;
   device::Window window;
   if (!proxied) {
     window.remote = pointer<unsigned char>(mapped.data);
@@ -89,11 +87,21 @@ Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
   window.layout = layout;
   window.proxy.patience =
       static_cast<std::uint64_t>(std::max<Duration>(options.patience, {}).count());
-  auto orders =
-      ProxyOrders::create(parts.device, parts.destroyer, proxied ? options.queue : 0, window);
-  if (!orders.ok()) return orders.status();
-  auto state = std::shared_ptr<WindowState>(new WindowState(
-      std::move(parts), std::move(set), window, std::move(path), *std::move(orders)));
+  std::unique_ptr<WindowState> made;
+  // From then on the WindowState owns the signal source; before, the caller does.
+  const Status status = base::or_no_memory([&]() -> Status {
+    std::string path = !proxied              ? "mapped"
+                       : options.force_proxy ? "proxy: WindowOptions::force_proxy"
+                                             : "proxy: " + mapped.why_not;
+    auto orders =
+        ProxyOrders::create(parts.device, parts.destroyer, proxied ? options.queue : 0, window);
+    if (!orders.ok()) return orders.status();
+    made.reset(new WindowState(std::move(parts), std::move(set), window, std::move(path),
+                               *std::move(orders)));
+    return {};
+  });
+  if (!status.ok()) return status;
+  const std::shared_ptr<WindowState> state = std::move(made);
   {
     const base::MutexLock lock(state->set_->mutex);
     state->sums_.resize(layout.signals);

@@ -133,9 +133,8 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
   if (options_.registry != nullptr) published->registration = options_.registry->find(facts.id);
   {
     const base::MutexLock lock(mutex_);
-    if (Status status = published_.add(published); !status.ok()) return status;
+    return published_.add(published, options_.topology);
   }
-  return published->published_key(options_.topology);
 }
 
 Status LocalTransport::retract(const memory::Region& region, bool revoke_immediately) {

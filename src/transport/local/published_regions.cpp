@@ -23,14 +23,16 @@ memory::PublishedKey PublishedRegion::published_key(const cuda::Topology* topolo
   return out;
 }
 
-Status PublishedRegions::add(std::shared_ptr<PublishedRegion> region) {
+Result<memory::PublishedKey> PublishedRegions::add(std::shared_ptr<PublishedRegion> region,
+                                                   const cuda::Topology* topology) {
   const std::uint64_t serial = region->key.id.serial;
   auto index = liveness_->grant(serial);
   if (!index.ok()) return index.status();
   region->key.liveness_index = *index;
   region->liveness_fd = liveness_->fd();
+  auto key = region->published_key(topology);  // may throw, and nothing is published yet
   entries_[serial] = {std::move(region), false, false, {}};
-  return {};
+  return key;
 }
 
 std::shared_ptr<PublishedRegion> PublishedRegions::find(std::uint64_t serial) const {

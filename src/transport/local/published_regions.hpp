@@ -47,8 +47,10 @@ class PublishedRegions {
   explicit PublishedRegions(std::unique_ptr<RegionLivenessTable> liveness)
       : liveness_(std::move(liveness)) {}
 
-  /// Adds a region and sets its place in the table. no_resource: the table is full.
-  Status add(std::shared_ptr<PublishedRegion> region);
+  /// Adds a region, sets its place in the table and returns its key. no_resource: the table is
+  /// full.
+  Result<memory::PublishedKey> add(std::shared_ptr<PublishedRegion> region,
+                                   const cuda::Topology* topology);
   /// Returns null if the region is not published or retracted.
   std::shared_ptr<PublishedRegion> find(std::uint64_t serial) const;
   /// As Transport::retract(). `peers` get a message.

@@ -8,8 +8,9 @@ namespace linkspan::transport::tcp {
 
 void FrameQueue::push(EncodedFrames frames) {
   const base::MutexLock lock(mutex_);
-  frames_ += frames.frames;
+  const std::size_t count = frames.frames;
   queued_.push_back(std::move(frames));
+  frames_ += count;
   idle_ = false;
 }
 
