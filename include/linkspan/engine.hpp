@@ -161,15 +161,7 @@ class LINKSPAN_API Engine {
   /// notification. The source may change again once all transfers are quiet.
   std::vector<Result<Transfer>> write_to_all(const Region& local,
                                              std::span<const RemoteRegion> targets,
-                                             std::span<const Block> blocks,
-                                             const TransferOptions& options = {});
-  std::vector<Result<Transfer>> write_to_all(const Region& local,
-                                             std::span<const RemoteRegion> targets,
-                                             const Pages& pages,
-                                             const TransferOptions& options = {});
-  std::vector<Result<Transfer>> write_to_all(const Region& local,
-                                             std::span<const RemoteRegion> targets,
-                                             const Strides& strides,
+                                             const Shape& shape,
                                              const TransferOptions& options = {});
 
   /// Makes progress once without waiting, and returns how many transfers became quiet by it.

@@ -69,26 +69,16 @@ class LINKSPAN_API Peer {
   Result<std::uint64_t> await_version(std::string_view name, std::uint64_t above,
                                       Duration timeout) const;
 
-  /// Starts or queues a copy of blocks between a local region and one of the peer's: write() to the
-  /// peer, read() from it. The lists are read during the call only. Transfers in flight at the same
-  /// time have no order: a byte that one writes and another reads or writes is undefined.
+  /// Starts or queues a copy between a local region and one of the peer's: write() to the peer,
+  /// read() from it. The shape is blocks, pages or strides; its lists are read during the call
+  /// only, and of strides the blocks are generated one batch at a time. Transfers in flight at the
+  /// same time have no order: a byte that one writes and another reads or writes is undefined.
   /// invalid_argument: a block leaves its region (the text names it), or the remote region is
   /// another peer's. permission_denied. unreachable: no path (the text names each).
   /// no_resource: 16,384 transfers are queued for this peer; nothing was started.
-  Result<Transfer> write(const Region& local, const RemoteRegion& remote,
-                         std::span<const Block> blocks, const TransferOptions& options = {}) const;
-  Result<Transfer> read(const Region& local, const RemoteRegion& remote,
-                        std::span<const Block> blocks, const TransferOptions& options = {}) const;
-  /// Copies blocks of one size at page indices.
-  Result<Transfer> write(const Region& local, const RemoteRegion& remote, const Pages& pages,
+  Result<Transfer> write(const Region& local, const RemoteRegion& remote, const Shape& shape,
                          const TransferOptions& options = {}) const;
-  Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Pages& pages,
-                        const TransferOptions& options = {}) const;
-  /// Copies a repeated block. The list of blocks is generated one batch at a time, so memory use
-  /// does not grow with the number of blocks.
-  Result<Transfer> write(const Region& local, const RemoteRegion& remote, const Strides& strides,
-                         const TransferOptions& options = {}) const;
-  Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Strides& strides,
+  Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Shape& shape,
                         const TransferOptions& options = {}) const;
 
   /// Checks and stores what write() or read() would take, so that it can be posted repeatedly. Not
@@ -96,11 +86,7 @@ class LINKSPAN_API Peer {
   /// wait for the work in flight on that GPU. invalid_argument and unreachable as above; errors
   /// that only the peer or the path reports come from post().
   Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
-                           std::span<const Block> blocks) const;
-  Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
-                           const Pages& pages) const;
-  Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
-                           const Strides& strides) const;
+                           const Shape& shape) const;
 
   /// Sends `bytes` at `data` to the peer's recv() of the same tag. The oldest send matches the
   /// oldest receive; either may come first. ok: the bytes are in the receiver's memory.

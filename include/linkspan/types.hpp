@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace linkspan {
@@ -94,6 +95,9 @@ struct Strides {
   std::uint64_t local_base = 0, remote_base = 0;
   std::array<Level, 3> levels{};
 };
+
+/// Describes what a transfer copies between its two regions. Borrows the lists.
+using Shape = std::variant<std::span<const Block>, Pages, Strides>;
 
 /// Names a CUDA stream of the user, or none. The default streams have names here because the
 /// meaning of handle 0 depends on how the caller was compiled. `handle` is a CUstream and is used

@@ -153,20 +153,19 @@ TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* loca
 
 // shapes.cpp
 using Blocks = std::vector<Block>;
-using Shape = std::variant<Blocks, const PyPages*, const Strides*>;
+using ParsedShape = std::variant<Blocks, const PyPages*, const Strides*>;
 /// Parses a shape: None (all of both regions), Pages, Strides, or blocks as rows of three.
-Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there);
-/// Calls `act` with the shape as the library's type.
-template <class Act>
-auto with_shape(const Shape& shape, Act act) {
-  if (const auto* pages = std::get_if<const PyPages*>(&shape)) return act((*pages)->pages());
-  if (const auto* strides = std::get_if<const Strides*>(&shape)) return act(**strides);
-  return act(std::span<const Block>(std::get<Blocks>(shape)));
+ParsedShape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there);
+/// Returns the library's form of the shape, which refers to it.
+inline Shape view_of(const ParsedShape& shape) {
+  if (const auto* pages = std::get_if<const PyPages*>(&shape)) return (*pages)->pages();
+  if (const auto* strides = std::get_if<const Strides*>(&shape)) return **strides;
+  return std::get<Blocks>(shape);
 }
 
 /// Returns the object that must live until the transfer is quiet: the owner of index lists on a
 /// GPU, which the kernel reads when it runs.
-inline nb::object keepalive_of(const Shape& shape) {
+inline nb::object keepalive_of(const ParsedShape& shape) {
   const auto* pages = std::get_if<const PyPages*>(&shape);
   return pages != nullptr ? (*pages)->on_gpu : nb::object();
 }

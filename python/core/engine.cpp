@@ -88,11 +88,9 @@ nb::object write_to_all(PyEngine& engine, const PyRegion& local,
   std::uint64_t there = local.region.bytes();
   for (const RemoteRegion& target : targets)
     if (target.bytes() != there) there = target.bytes();
-  const Shape parsed = shape_of(shape, local.region.bytes(), there);
-  auto results = with_shape(parsed, [&](const auto& which) {
-    return submitting(hints,
-                      [&] { return engine->write_to_all(local.region, targets, which, hints); });
-  });
+  const ParsedShape parsed = shape_of(shape, local.region.bytes(), there);
+  auto results = submitting(
+      hints, [&] { return engine->write_to_all(local.region, targets, view_of(parsed), hints); });
   return outcomes_of(std::move(results), targets, keepalive_of(parsed));
 }
 

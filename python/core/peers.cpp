@@ -24,12 +24,10 @@ template <Op kOp>
 nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& remote,
                   nb::handle shape, const nb::kwargs& options) {
   const TransferOptions hints = transfer_options(options, &local);
-  const Shape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
-  auto transfer = with_shape(parsed, [&](const auto& which) {
-    return submitting(hints, [&] {
-      return kOp == Op::write ? peer.write(local.region, remote, which, hints)
-                              : peer.read(local.region, remote, which, hints);
-    });
+  const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
+  auto transfer = submitting(hints, [&] {
+    return kOp == Op::write ? peer.write(local.region, remote, view_of(parsed), hints)
+                            : peer.read(local.region, remote, view_of(parsed), hints);
   });
   return keep(take(std::move(transfer), peer.id()), peer.id(), keepalive_of(parsed));
 }
@@ -45,11 +43,11 @@ PyPrepared prepare(const Peer& peer, const std::string& op, nb::handle local,
                    const RemoteRegion& remote, nb::handle shape) {
   const Op which_op = op_of(op);
   const Region& region = nb::cast<const PyRegion&>(local).region;
-  const Shape parsed = shape_of(shape, region.bytes(), remote.bytes());
-  auto prepared = with_shape(parsed, [&](const auto& which) {
+  const ParsedShape parsed = shape_of(shape, region.bytes(), remote.bytes());
+  auto prepared = [&] {
     const Released released;
-    return peer.prepare(which_op, region, remote, which);
-  });
+    return peer.prepare(which_op, region, remote, view_of(parsed));
+  }();
   return {take(std::move(prepared), peer.id()), peer.id(), nb::borrow(local)};
 }
 

@@ -210,7 +210,7 @@ std::vector<std::uint32_t> indices_of(nb::handle value, const char* what) {
   return indices;
 }
 
-Shape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there) {
+ParsedShape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there) {
   if (value.is_none()) {
     if (here != there)
       refuse("the local region has " + std::to_string(here) + " bytes and the remote one " +

@@ -86,9 +86,6 @@ class PooledEvent {
 class EventPool {
  public:
   static Result<std::unique_ptr<EventPool>> create(const DeviceScope& scope, std::size_t events);
-  EventPool(const EventPool&) = delete;
-  EventPool& operator=(const EventPool&) = delete;
-  ~EventPool() = default;
 
   /// Returns an idle event. no_resource: all are in use. Calls no driver.
   Result<PooledEvent> acquire() LINKSPAN_EXCLUDES(mutex_);

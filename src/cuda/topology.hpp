@@ -102,9 +102,6 @@ class Topology {
  public:
   /// Finds the GPUs. `unsupported` with the loader's text: there is no driver or no GPU.
   static Result<std::unique_ptr<Topology>> create();
-  Topology(const Topology&) = delete;
-  Topology& operator=(const Topology&) = delete;
-  ~Topology() = default;
 
   const Driver& driver() const noexcept { return driver_; }
   std::span<const DeviceInfo> devices() const noexcept { return infos_; }

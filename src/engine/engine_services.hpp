@@ -29,9 +29,6 @@ class EngineServices final : public control::SessionEvents {
   /// The arguments outlive this object. `engine` identifies the Engine's handles.
   EngineServices(const EngineImpl* engine, const EngineContext& context,
                  const std::atomic<bool>& closed);
-  EngineServices(const EngineServices&) = delete;
-  EngineServices& operator=(const EngineServices&) = delete;
-  ~EngineServices() = default;
 
   PeerTable peers;
   Inbox inbox;

@@ -58,7 +58,7 @@ class CompletionQueues : public ::testing::Test {
   }
   Transfer write(std::uint64_t index) {
     const Block block{index * kBytes, index * kBytes, kBytes};
-    return take(pair_.peer.write(here_.region, there_, {&block, 1}));
+    return take(pair_.peer.write(here_.region, there_, std::span(&block, 1)));
   }
 
   Held here_;  // outlives the Engine
@@ -177,7 +177,7 @@ TEST_F(CompletionQueues, ServesSeveralEngines) {
     const Peer peer = take(other->connect(pair_.far.address()));
     const RemoteRegion there = take(peer.lookup("there"));
     const Block block{0, 0, kBytes};
-    must(queue_.add(take(peer.write(beside.region, there, {&block, 1})), 1));
+    must(queue_.add(take(peer.write(beside.region, there, std::span(&block, 1))), 1));
     must(queue_.add(write(1), 2));
     Cookies both = told(queue_, 2);
     std::sort(both.begin(), both.end());

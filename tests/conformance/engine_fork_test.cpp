@@ -42,7 +42,7 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
   here.fill(1);
   pair.far.fill("there", 2);
   const Block half{0, 0, kBytes / 2}, rest{kBytes / 2, kBytes / 2, kBytes / 2};
-  Transfer flying = take(pair.peer.write(here.region, there, {&half, 1}));
+  Transfer flying = take(pair.peer.write(here.region, there, std::span(&half, 1)));
   CompletionQueue queue = take(CompletionQueue::create());
   must(queue.add(flying, 7));
 
@@ -56,7 +56,7 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
     ++step;
     if (!dead(pair.engine.connect("nobody", 1s).status())) return step;
     ++step;
-    if (!dead(pair.peer.write(here.region, there, {&rest, 1}).status())) return step;
+    if (!dead(pair.peer.write(here.region, there, std::span(&rest, 1)).status())) return step;
     ++step;
     if (!dead(pair.peer.send(1, &step, 4).status())) return step;
     ++step;
@@ -81,7 +81,7 @@ TEST(EngineFork, AChildFindsItDeadAndTheParentGoesOn) {
   EXPECT_EQ(flying.wait(10s).to_string(), "ok");
   test::order_accesses(pair.engine);  // with the thread that reported to the queue
   EXPECT_EQ(queue.take(), std::vector<std::uint64_t>{7});
-  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&rest, 1})).to_string(), "ok");
+  EXPECT_EQ(finished(pair.peer.write(here.region, there, std::span(&rest, 1))).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
 }
 
@@ -124,7 +124,7 @@ TEST(EngineFork, AChildOfAProcessWithThreadsOpensTheFirstOne) {
       if (!peer.ok()) return 4;
       auto remote = peer->lookup("there");
       const Block all{0, 0, 4096};
-      if (!remote.ok() || !finished(peer->write(*here, *remote, {&all, 1})).ok()) return 5;
+      if (!remote.ok() || !finished(peer->write(*here, *remote, std::span(&all, 1))).ok()) return 5;
       return client->close(5s).ok() && server->close(5s).ok() ? 0 : 6;
     });
     ASSERT_EQ(code, 0) << "the step that failed; -1: it hung";

@@ -173,7 +173,7 @@ TEST_F(StreamOrderGpu, ThousandsBehindAHeldStreamLeaveOtherPeersAlone) {
   std::vector<Transfer> held;
   for (std::uint64_t i = 0; i < kTransfers; ++i) {
     const Block part{i * kEach, i * kEach, kEach};
-    held.push_back(take(pair.peer.write(here.region, there, {&part, 1},
+    held.push_back(take(pair.peer.write(here.region, there, std::span(&part, 1),
                                         {.deadline = 60s, .after = stream.order()})));
   }
   const auto two_seconds = base::Deadline::after(base::Clock::steady(), 2s);
@@ -183,7 +183,8 @@ TEST_F(StreamOrderGpu, ThousandsBehindAHeldStreamLeaveOtherPeersAlone) {
     const auto begin = base::Clock::steady().now();
     second.fill("elsewhere", 100 + beside_it);
     const Block whole{0, 0, kBytes};
-    ASSERT_EQ(finished(beside.write(other.region, elsewhere, {&whole, 1})).to_string(), "ok");
+    ASSERT_EQ(finished(beside.write(other.region, elsewhere, std::span(&whole, 1))).to_string(),
+              "ok");
     ASSERT_EQ(second.difference("elsewhere", 100 + beside_it, {{0, 2, 0, kBytes}}), "");
     longest = std::max(longest, base::Clock::steady().now() - begin);
     ++beside_it;
@@ -208,11 +209,12 @@ TEST_F(StreamOrderGpu, WhatFollowsNoStreamPassesWhatIsHeld) {
               last = part_of(kBytes, 2, 3);
   stream.hold();
   const Transfer held =
-      take(pair.peer.write(here.region, there, {&first, 1}, {.after = stream.order()}));
-  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&other, 1})).to_string(), "ok");
-  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&last, 1}, {.after = second.order()}))
-                .to_string(),
-            "ok");
+      take(pair.peer.write(here.region, there, std::span(&first, 1), {.after = stream.order()}));
+  EXPECT_EQ(finished(pair.peer.write(here.region, there, std::span(&other, 1))).to_string(), "ok");
+  EXPECT_EQ(
+      finished(pair.peer.write(here.region, there, std::span(&last, 1), {.after = second.order()}))
+          .to_string(),
+      "ok");
   EXPECT_FALSE(held.done());
   stream.go_on();
   EXPECT_EQ(held.wait(10s).to_string(), "ok");
@@ -239,13 +241,13 @@ TEST_F(StreamOrderGpu, WhatIsClosedBehindAHeldStreamHoldsUpNobody) {
   const Block first = part_of(kBytes, 0, 2), second = part_of(kBytes, 1, 2);
   stream.hold();
   const Transfer held =
-      take(pair.peer.write(here.region, there, {&first, 1}, {.after = stream.order()}));
+      take(pair.peer.write(here.region, there, std::span(&first, 1), {.after = stream.order()}));
   const base::Time begin = base::Clock::steady().now();
   dropped = {};
   leaving.process().kill();
   lost = {};
   EXPECT_EQ(pair.engine.deregister(pinned, 50ms).code(), Code::busy);
-  EXPECT_EQ(finished(pair.peer.write(here.region, there, {&second, 1})).to_string(), "ok");
+  EXPECT_EQ(finished(pair.peer.write(here.region, there, std::span(&second, 1))).to_string(), "ok");
   EXPECT_LT(base::Clock::steady().now() - begin, 15s);
   EXPECT_FALSE(held.done());
   stream.go_on();
@@ -411,8 +413,8 @@ TEST_F(StreamOrderGpu, TakesTheDefaultStreamsByNameOnly) {
   pair.far.fill("there", 2);
   const Block whole{0, 0, kBytes};
   const auto write = [&](StreamOrder order) {
-    return finished(
-        pair.peer.write(here.region, there, {&whole, 1}, {.after = order, .release = order}));
+    return finished(pair.peer.write(here.region, there, std::span(&whole, 1),
+                                    {.after = order, .release = order}));
   };
   using enum StreamOrder::Flavour;
   for (const StreamOrder order :
@@ -440,7 +442,7 @@ TEST(StreamOrderCpu, AStreamWithoutAGpuIsRefused) {
   far.add("there", {.kind = "host", .bytes = 64});
   const RemoteRegion there = take(peer.lookup("there"));
   const Block whole{0, 0, 64};
-  EXPECT_EQ(peer.write(here.region, there, {&whole, 1},
+  EXPECT_EQ(peer.write(here.region, there, std::span(&whole, 1),
                        {.after = {.flavour = StreamOrder::Flavour::legacy_default}})
                 .status()
                 .code(),

@@ -62,7 +62,7 @@ TEST(NamedThread, IsEachOfAnEngineAndOfAStore) {
     for (const std::string& address : {by_unix, server.address()}) {
       peers.push_back(take(client.connect(address, 10s)));
       const RemoteRegion remote = take(peers.back().lookup("there", 10s));
-      must(take(peers.back().write(here, remote, {&all, 1})).wait(10s));
+      must(take(peers.back().write(here, remote, std::span(&all, 1))).wait(10s));
     }
     const auto store = take(open_tcp_store({.port = 0, .role = StoreRole::serve}));
     std::set<std::string> names;

@@ -37,7 +37,7 @@ class Submissions : public test::EnginePair {
   Status wait(const Submission::Submitted& transfer) {
     return transfer.ok() ? impl_of(near_).wait(**transfer, 10s) : transfer.status();
   }
-  Submission::Submitted write(const UserShape& shape, const TransferOptions& options = {}) {
+  Submission::Submitted write(const Shape& shape, const TransferOptions& options = {}) {
     return submission_.submit(to_far_.id(), Op::write, local_, remote_, shape, options);
   }
   Submission::Submitted write(const Block& block, const TransferOptions& options = {}) {

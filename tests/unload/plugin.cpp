@@ -16,7 +16,7 @@ extern "C" __attribute__((visibility("default"))) int work() {
   auto remote = peer->lookup("there");
   if (!remote.ok()) return 5;
   const linkspan::Block all{0, 0, 1u << 20};
-  auto moved = peer->write(*here, *remote, {&all, 1});
+  auto moved = peer->write(*here, *remote, std::span(&all, 1));
   if (!moved.ok() || !moved->wait(10s).ok()) return 6;
   return client->close(5s).ok() && server->close(5s).ok() ? 0 : 7;
 }

@@ -147,7 +147,7 @@ Result<Op> op_of(int op) {
   return bad("op is " + std::to_string(op) + "; LINKSPAN_WRITE or LINKSPAN_READ");
 }
 
-Result<Shape> shape_of(const linkspan_shape& given) {
+Result<OwnedShape> shape_of(const linkspan_shape& given) {
   const auto c = sized<linkspan_shape>(&given, LINKSPAN_SHAPE_INIT, "linkspan_shape");
   if (!c.ok()) return c.status();
   const int forms = (c->blocks != nullptr ? 1 : 0) + (c->pages != nullptr ? 1 : 0) +
@@ -155,34 +155,34 @@ Result<Shape> shape_of(const linkspan_shape& given) {
   if (forms > 1) return bad("a shape of more than one of blocks, pages and strides");
   if (c->blocks == nullptr && c->block_count != 0)
     return bad(std::to_string(c->block_count) + " blocks at null");
-  Shape out;
+  OwnedShape out;
   if (c->blocks != nullptr) {
     out.blocks.reserve(c->block_count);
     for (const linkspan_block& b : std::span(c->blocks, c->block_count))
       out.blocks.push_back({b.local_offset, b.remote_offset, b.bytes});
+    out.shape = std::span<const Block>(out.blocks);
   }
   if (c->pages != nullptr) {
     const linkspan_pages& p = *c->pages;
     if (p.count != 0 && (p.local_index == nullptr || p.remote_index == nullptr))
       return bad(std::to_string(p.count) + " pages of which an index list is null");
     Fields fields;
-    out.form = Shape::Form::pages;
-    out.pages = {.page_bytes = p.page_bytes,
-                 .local_base = p.local_base,
-                 .remote_base = p.remote_base,
-                 .local_index = {p.local_index, p.count},
-                 .remote_index = {p.remote_index, p.count},
-                 .indices_on_gpu = fields.flag("indices_on_gpu", p.indices_on_gpu)};
+    out.shape = Pages{.page_bytes = p.page_bytes,
+                      .local_base = p.local_base,
+                      .remote_base = p.remote_base,
+                      .local_index = {p.local_index, p.count},
+                      .remote_index = {p.remote_index, p.count},
+                      .indices_on_gpu = fields.flag("indices_on_gpu", p.indices_on_gpu)};
     if (!fields.status().ok()) return fields.status();
   }
   if (c->strides != nullptr) {
     const linkspan_strides& s = *c->strides;
-    out.form = Shape::Form::strides;
-    out.strides = {.bytes = s.bytes, .local_base = s.local_base, .remote_base = s.remote_base};
-    std::transform(std::begin(s.levels), std::end(s.levels), out.strides.levels.begin(),
+    Strides strides{.bytes = s.bytes, .local_base = s.local_base, .remote_base = s.remote_base};
+    std::transform(std::begin(s.levels), std::end(s.levels), strides.levels.begin(),
                    [](const auto& level) {
                      return Strides::Level{level.count, level.local_step, level.remote_step};
                    });
+    out.shape = strides;
   }
   return out;
 }

@@ -21,21 +21,11 @@ Result<RegionOptions> region_options(const linkspan_region_options* given);
 Result<TransferOptions> transfer_options(const linkspan_transfer_options* given);
 Result<Op> op_of(int op);
 
-/// A linkspan_shape as one of its three forms; points to the caller's memory.
-struct Shape {
+/// A linkspan_shape. Owns its blocks; page lists are the caller's.
+struct OwnedShape {
   std::vector<Block> blocks;
-  Pages pages;
-  Strides strides;
-  enum class Form : std::uint8_t { blocks, pages, strides } form = Form::blocks;
-
-  /// Calls `f` with the form that is set.
-  template <class F>
-  auto visit(const F& f) const {
-    if (form == Form::pages) return f(pages);
-    if (form == Form::strides) return f(strides);
-    return f(std::span<const Block>(blocks));
-  }
+  Shape shape;
 };
-Result<Shape> shape_of(const linkspan_shape& given);
+Result<OwnedShape> shape_of(const linkspan_shape& given);
 
 }  // namespace linkspan::c

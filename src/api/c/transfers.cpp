@@ -41,10 +41,9 @@ int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* lo
                  if (!way.ok()) return way.status();
                  const auto what = c::shape_of(*shape);
                  if (!what.ok()) return what.status();
-                 return what->visit([&](const auto& form) {
-                   return *way == Op::write ? peer->is.write(local->is, remote->is, form, known)
-                                            : peer->is.read(local->is, remote->is, form, known);
-                 });
+                 return *way == Op::write
+                            ? peer->is.write(local->is, remote->is, what->shape, known)
+                            : peer->is.read(local->is, remote->is, what->shape, known);
                });
 }
 
@@ -73,9 +72,7 @@ int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
                     all.push_back(each->is);
                     handles.push_back(std::make_unique<linkspan_transfer>());
                   }
-                  auto outcomes = what->visit([&](const auto& form) {
-                    return engine->is.write_to_all(local->is, all, form, *known);
-                  });
+                  auto outcomes = engine->is.write_to_all(local->is, all, what->shape, *known);
                   Status first;
                   for (std::size_t i = 0; i < count; ++i) {
                     codes[i] = static_cast<int>(outcomes[i].status().code());
@@ -97,9 +94,7 @@ int linkspan_prepare(const linkspan_peer* peer, int op, const linkspan_region* l
                    if (!way.ok()) return way.status();
                    const auto what = c::shape_of(*shape);
                    if (!what.ok()) return what.status();
-                   return what->visit([&](const auto& form) {
-                     return peer->is.prepare(*way, local->is, remote->is, form);
-                   });
+                   return peer->is.prepare(*way, local->is, remote->is, what->shape);
                  });
 }
 

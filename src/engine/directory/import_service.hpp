@@ -37,9 +37,6 @@ class ImportService {
   /// connect_deadline.
   ImportService(const EngineContext& context, StreamOrders& streams, PeerTable& peers)
       : context_(context), streams_(streams), peers_(peers) {}
-  ImportService(const ImportService&) = delete;
-  ImportService& operator=(const ImportService&) = delete;
-  ~ImportService() = default;
 
   Imported lookup(std::uint64_t peer, std::string_view name, Duration timeout)
       LINKSPAN_EXCLUDES(mutex_);

@@ -9,20 +9,6 @@ using engine::on;
 
 namespace {
 
-/// Returns the Engine's refusal for each target.
-std::vector<Result<Transfer>> to_all(const std::shared_ptr<engine::EngineImpl>& impl,
-                                     const Region& local, std::span<const RemoteRegion> targets,
-                                     const engine::UserShape& shape,
-                                     const TransferOptions& options) {
-  const Status usable = on(impl, [](auto&) { return Status(); });
-  if (!usable.ok()) return std::vector<Result<Transfer>>(targets.size(), usable);
-  std::vector<Result<Transfer>> transfers;
-  transfers.reserve(targets.size());
-  for (auto& each : impl->services().submission.write_to_all(local, targets, shape, options))
-    transfers.push_back(HandleAccess::wrap<Transfer>(impl, std::move(each)));
-  return transfers;
-}
-
 Result<Peer> met(const std::shared_ptr<engine::EngineImpl>& impl,
                  Result<engine::PeerManager::MetPeer> peer) {
   if (!peer.ok()) return peer.status();
@@ -90,21 +76,15 @@ Result<Peer> Engine::accept(Duration timeout) {
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,
-                                                   std::span<const Block> blocks,
+                                                   const Shape& shape,
                                                    const TransferOptions& options) {
-  return to_all(impl_, local, targets, blocks, options);
-}
-std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
-                                                   std::span<const RemoteRegion> targets,
-                                                   const Pages& pages,
-                                                   const TransferOptions& options) {
-  return to_all(impl_, local, targets, pages, options);
-}
-std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
-                                                   std::span<const RemoteRegion> targets,
-                                                   const Strides& strides,
-                                                   const TransferOptions& options) {
-  return to_all(impl_, local, targets, strides, options);
+  const Status usable = on(impl_, [](auto&) { return Status(); });
+  if (!usable.ok()) return std::vector<Result<Transfer>>(targets.size(), usable);
+  std::vector<Result<Transfer>> transfers;
+  transfers.reserve(targets.size());
+  for (auto& each : impl_->services().submission.write_to_all(local, targets, shape, options))
+    transfers.push_back(HandleAccess::wrap<Transfer>(impl_, std::move(each)));
+  return transfers;
 }
 std::size_t Engine::progress() {
   return on(impl_, [&](auto& impl) { return impl.progress(); });

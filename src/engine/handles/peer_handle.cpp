@@ -7,25 +7,6 @@ using engine::handle_of;
 using engine::HandleAccess;
 using engine::on;
 
-namespace {
-
-Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
-                        const Region& local, const RemoteRegion& remote,
-                        const engine::UserShape& shape, const TransferOptions& options) {
-  return handle_of<Transfer>(impl, [&](auto& its) {
-    return its.submission.submit(peer, op, local, remote, shape, options);
-  });
-}
-
-Result<Prepared> prepare(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
-                         const Region& local, const RemoteRegion& remote,
-                         const engine::UserShape& shape) {
-  return handle_of<Prepared>(
-      impl, [&](auto& its) { return its.submission.prepare(peer, op, local, remote, shape); });
-}
-
-}  // namespace
-
 Peer::Peer(std::shared_ptr<engine::EngineImpl> impl, std::uint64_t id, std::string name)
     : impl_(std::move(impl)), id_(id), name_(std::move(name)) {}
 PeerState Peer::state() const {
@@ -54,41 +35,22 @@ Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t a
     return impl.services().imports.await_version(id_, name, above, timeout);
   });
 }
-Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
-                             std::span<const Block> blocks, const TransferOptions& options) const {
-  return submit(impl_, id_, Op::write, local, remote, blocks, options);
-}
-Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote,
-                            std::span<const Block> blocks, const TransferOptions& options) const {
-  return submit(impl_, id_, Op::read, local, remote, blocks, options);
-}
-Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Pages& pages,
+Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote, const Shape& shape,
                              const TransferOptions& options) const {
-  return submit(impl_, id_, Op::write, local, remote, pages, options);
+  return handle_of<Transfer>(impl_, [&](auto& its) {
+    return its.submission.submit(id_, Op::write, local, remote, shape, options);
+  });
 }
-Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Pages& pages,
+Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Shape& shape,
                             const TransferOptions& options) const {
-  return submit(impl_, id_, Op::read, local, remote, pages, options);
-}
-Result<Transfer> Peer::write(const Region& local, const RemoteRegion& remote,
-                             const Strides& strides, const TransferOptions& options) const {
-  return submit(impl_, id_, Op::write, local, remote, strides, options);
-}
-Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, const Strides& strides,
-                            const TransferOptions& options) const {
-  return submit(impl_, id_, Op::read, local, remote, strides, options);
+  return handle_of<Transfer>(impl_, [&](auto& its) {
+    return its.submission.submit(id_, Op::read, local, remote, shape, options);
+  });
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
-                               std::span<const Block> blocks) const {
-  return linkspan::prepare(impl_, id_, op, local, remote, blocks);
-}
-Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
-                               const Pages& pages) const {
-  return linkspan::prepare(impl_, id_, op, local, remote, pages);
-}
-Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
-                               const Strides& strides) const {
-  return linkspan::prepare(impl_, id_, op, local, remote, strides);
+                               const Shape& shape) const {
+  return handle_of<Prepared>(
+      impl_, [&](auto& its) { return its.submission.prepare(id_, op, local, remote, shape); });
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {

@@ -32,9 +32,6 @@ class Inbox {
   static constexpr std::size_t kMaxEarlyBytes = std::size_t{1} << 20;
 
   explicit Inbox(const base::Log& log) : log_(log) {}
-  Inbox(const Inbox&) = delete;
-  Inbox& operator=(const Inbox&) = delete;
-  ~Inbox() = default;
 
   /// Adds a peer, before its first notification.
   void add_peer(const std::shared_ptr<control::Session>& session)

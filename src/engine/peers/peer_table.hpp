@@ -21,11 +21,6 @@ namespace linkspan::engine {
 
 class PeerTable final : public SchedulerEvents {
  public:
-  PeerTable() = default;
-  PeerTable(const PeerTable&) = delete;
-  PeerTable& operator=(const PeerTable&) = delete;
-  ~PeerTable() = default;
-
   /// Adds a peer, whose Endpoints may have work already.
   void add(const std::shared_ptr<PeerScheduler>& peer) LINKSPAN_EXCLUDES(mutex_);
   /// Returns null if there is no such peer, or it is gone and forgotten.

@@ -85,9 +85,6 @@ class UnregisteredBuffers {
   UnregisteredBuffers(memory::Registry& registry, const cuda::Topology* topology,
                       const Transports& transports)
       : registry_(registry), topology_(topology), transports_(transports) {}
-  UnregisteredBuffers(const UnregisteredBuffers&) = delete;
-  UnregisteredBuffers& operator=(const UnregisteredBuffers&) = delete;
-  ~UnregisteredBuffers() = default;
 
   static constexpr std::size_t kMaxCached = 64;
 

@@ -68,9 +68,6 @@ class PeerScheduler final : private RendezvousHost {
         session_(std::move(session)),
         frames_(session_),
         endpoints_(transports.size()) {}
-  PeerScheduler(const PeerScheduler&) = delete;
-  PeerScheduler& operator=(const PeerScheduler&) = delete;
-  ~PeerScheduler() = default;
 
   const std::shared_ptr<control::Session>& session() const noexcept { return session_; }
   std::uint64_t id() const noexcept { return session_->id(); }

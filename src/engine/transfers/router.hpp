@@ -8,15 +8,11 @@
 
 #include <cstddef>
 #include <span>
-#include <variant>
 #include <vector>
 
 #include "transport/transport.hpp"
 
 namespace linkspan::engine {
-
-/// The shape of a transfer as the user gives it.
-using UserShape = std::variant<std::span<const Block>, Pages, Strides>;
 
 /// Exactly one of blocks, pages and strides is used.
 struct Plan {

@@ -85,7 +85,7 @@ Result<std::shared_ptr<const memory::Registration>> Submission::registered(
 
 /// Checks the shape against both regions and plans its batches.
 Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
-                                             const UserShape& shape) const {
+                                             const Shape& shape) const {
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
@@ -128,7 +128,7 @@ Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
 }
 
 /// Plans for the first transport whose path is the required one.
-Result<Submission::Planned> Submission::plan(TransferEndpoints& between, const UserShape& shape,
+Result<Submission::Planned> Submission::plan(TransferEndpoints& between, const Shape& shape,
                                              const TransferOptions& options) const {
   Status refused;
   while (true) {
@@ -168,7 +168,7 @@ Status Submission::check_path(const TransferEndpoints& between, const transport:
 }
 
 Submission::Submitted Submission::submit(std::uint64_t peer, Op op, const Region& local,
-                                         const RemoteRegion& remote, const UserShape& shape,
+                                         const RemoteRegion& remote, const Shape& shape,
                                          const TransferOptions& options) const {
   auto between = resolve(peer, op, local, remote);
   if (!between.ok()) return between.status();
@@ -182,7 +182,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, const Region
 
 std::vector<Submission::Submitted> Submission::write_to_all(const Region& local,
                                                             std::span<const RemoteRegion> targets,
-                                                            const UserShape& shape,
+                                                            const Shape& shape,
                                                             const TransferOptions& options) const {
   struct Fits {
     std::size_t transport;

@@ -35,12 +35,12 @@ class Submission {
   Result<TransferEndpoints> resolve(std::uint64_t peer, Op op, const Region& local,
                                     const RemoteRegion& remote) const;
   Submitted submit(std::uint64_t peer, Op op, const Region& local, const RemoteRegion& remote,
-                   const UserShape& shape, const TransferOptions& options) const;
+                   const Shape& shape, const TransferOptions& options) const;
   /// Submits one write of `local` to each target. They run beside each other.
   std::vector<Submitted> write_to_all(const Region& local, std::span<const RemoteRegion> targets,
-                                      const UserShape& shape, const TransferOptions& options) const;
+                                      const Shape& shape, const TransferOptions& options) const;
   Result<std::shared_ptr<PreparedState>> prepare(std::uint64_t peer, Op op, const Region& local,
-                                                 const RemoteRegion& remote, UserShape shape) const;
+                                                 const RemoteRegion& remote, Shape shape) const;
   Submitted post(const std::shared_ptr<PreparedState>& prepared,
                  const TransferOptions& options) const;
   Submitted post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
@@ -69,8 +69,8 @@ class Submission {
   };
 
   Result<std::shared_ptr<const memory::Registration>> registered(const memory::RegionId& id) const;
-  Result<Planned> plan(const TransferEndpoints& between, const UserShape& shape) const;
-  Result<Planned> plan(TransferEndpoints& between, const UserShape& shape,
+  Result<Planned> plan(const TransferEndpoints& between, const Shape& shape) const;
+  Result<Planned> plan(TransferEndpoints& between, const Shape& shape,
                        const TransferOptions& options) const;
   Status check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
                     const std::string& required) const;

@@ -9,7 +9,7 @@ namespace linkspan::engine {
 Result<std::shared_ptr<PreparedState>> Submission::prepare(std::uint64_t peer, Op op,
                                                            const Region& local,
                                                            const RemoteRegion& remote,
-                                                           UserShape shape) const {
+                                                           Shape shape) const {
   auto between = resolve(peer, op, local, remote);
   if (!between.ok()) return between.status();
   auto state = std::make_shared<PreparedState>();

@@ -35,9 +35,6 @@ struct TcpOptions {
 class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(const TcpOptions& options);
-  TcpTransport(const TcpTransport&) = delete;
-  TcpTransport& operator=(const TcpTransport&) = delete;
-  ~TcpTransport() override = default;
 
   std::string_view name() const noexcept override { return "tcp"; }
   const Capabilities& capabilities() const noexcept override { return capabilities_; }

@@ -90,7 +90,7 @@ Result<Duration> NotifyRun::round_trip(const Pair& pair, std::uint64_t bytes, bo
       .deadline = kStepTimeout, .notification = kNotification, .low_latency = low_latency};
   const auto begin = base::Clock::steady().now();
   const auto sent =
-      both_.peer().write(pair.local.region(), pair.remote.region, {&block, 1}, options);
+      both_.peer().write(pair.local.region(), pair.remote.region, std::span(&block, 1), options);
   if (!sent.ok()) return sent.status();
   if (Status s = await_notification(both_.engine()); !s.ok()) return s;
   const Duration took = (base::Clock::steady().now() - begin) / 2;

@@ -91,7 +91,7 @@ Status EchoResponder::echo(const Memory& memory, std::uint64_t count, std::uint6
     if (Status s = await_notification(engine_); !s.ok()) return s;
     const std::uint64_t at = message_offset(offset, bytes, i);
     const Block block{at, at, bytes};
-    auto sent = peer_.write(memory.region(), region_, {&block, 1}, options);
+    auto sent = peer_.write(memory.region(), region_, std::span(&block, 1), options);
     if (!sent.ok()) return sent.status();
     last = *std::move(sent);
   }
