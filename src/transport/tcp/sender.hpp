@@ -21,7 +21,7 @@
 #include "transport/tcp/chunk_staging.hpp"
 #include "transport/tcp/connection_group.hpp"
 #include "transport/tcp/data_socket.hpp"
-#include "transport/tcp/frame_queue.hpp"
+#include "transport/tcp/encoded_frame_queue.hpp"
 #include "transport/tcp/sent_frame.hpp"
 
 namespace linkspan::transport::tcp {
@@ -81,7 +81,7 @@ class Sender {
   ConnectionGroup& group_;
   DataSocket& socket_;
   std::atomic<bool> writable_{true};
-  FrameQueue queue_;
+  EncodedFrameQueue queue_;
   base::Mutex sending_;
   ChunkStaging staging_ LINKSPAN_GUARDED_BY(sending_);
   bool was_staged_ LINKSPAN_GUARDED_BY(sending_) = false;  // the previous chunk was staged

@@ -1,4 +1,4 @@
-// transport/tcp/frame_queue.hpp - encoded frames that wait for a Sender.
+// transport/tcp/encoded_frame_queue.hpp - encoded frames that wait for a Sender.
 //
 // Threads: any thread.
 // Invariants: frames leave whole and in their order.
@@ -19,7 +19,7 @@ struct EncodedFrames {
   std::size_t frames = 0;
 };
 
-class FrameQueue {
+class EncodedFrameQueue {
  public:
   static constexpr std::size_t kMaxFrames =
       1024;  ///< More than one answer for each batch in flight.

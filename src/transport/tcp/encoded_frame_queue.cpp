@@ -1,4 +1,4 @@
-#include "transport/tcp/frame_queue.hpp"
+#include "transport/tcp/encoded_frame_queue.hpp"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 
 namespace linkspan::transport::tcp {
 
-void FrameQueue::push(EncodedFrames frames) {
+void EncodedFrameQueue::push(EncodedFrames frames) {
   const base::MutexLock lock(mutex_);
   const std::size_t count = frames.frames;
   queued_.push_back(std::move(frames));
@@ -14,7 +14,7 @@ void FrameQueue::push(EncodedFrames frames) {
   idle_ = false;
 }
 
-std::vector<std::byte> FrameQueue::pop(bool one) {
+std::vector<std::byte> EncodedFrameQueue::pop(bool one) {
   const base::MutexLock lock(mutex_);
   std::vector<std::byte> bytes;
   while (!queued_.empty() && (bytes.empty() || (!one && bytes.size() < kMaxHead))) {
@@ -26,13 +26,13 @@ std::vector<std::byte> FrameQueue::pop(bool one) {
   return bytes;
 }
 
-bool FrameQueue::is_full() const {
+bool EncodedFrameQueue::is_full() const {
   if (idle_) return false;
   const base::MutexLock lock(mutex_);
   return frames_ >= kMaxFrames;
 }
 
-void FrameQueue::set_idle_if_empty(bool idle) {
+void EncodedFrameQueue::set_idle_if_empty(bool idle) {
   const base::MutexLock lock(mutex_);
   idle_ = idle && queued_.empty();
 }

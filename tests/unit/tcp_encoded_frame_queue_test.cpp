@@ -1,19 +1,19 @@
 // Tests the encoded frames that wait for a Sender.
-#include "transport/tcp/frame_queue.hpp"
+#include "transport/tcp/encoded_frame_queue.hpp"
 
 #include <gtest/gtest.h>
 
 #include "transport/tcp/frame.hpp"
 
 namespace linkspan::transport::tcp {
-namespace tcp_frame_queue_test {
+namespace tcp_encoded_frame_queue_test {
 
 EncodedFrames frames(std::size_t bytes, unsigned char value, std::size_t count = 1) {
   return {std::vector<std::byte>(bytes, std::byte{value}), count};
 }
 
-TEST(FrameQueue, ReturnsWholeFramesInTheirOrder) {
-  FrameQueue queue;
+TEST(EncodedFrameQueue, ReturnsWholeFramesInTheirOrder) {
+  EncodedFrameQueue queue;
   queue.push(frames(3, 1));
   queue.push(frames(2, 2));
   EXPECT_FALSE(queue.is_idle());
@@ -24,17 +24,17 @@ TEST(FrameQueue, ReturnsWholeFramesInTheirOrder) {
   EXPECT_TRUE(queue.pop(false).empty());
 }
 
-TEST(FrameQueue, ReturnsNoMoreThanOneCallSends) {
-  FrameQueue queue;
+TEST(EncodedFrameQueue, ReturnsNoMoreThanOneCallSends) {
+  EncodedFrameQueue queue;
   for (int i = 0; i < 3; ++i) queue.push(frames(kMaxHead, 1));
   EXPECT_EQ(queue.pop(false).size(), kMaxHead);
   queue.push(frames(1, 2));
   EXPECT_EQ(queue.pop(true).size(), kMaxHead) << "one alone";
 }
 
-TEST(FrameQueue, IsFullOfFrames) {
-  FrameQueue queue;
-  queue.push(frames(8, 1, FrameQueue::kMaxFrames - 1));
+TEST(EncodedFrameQueue, IsFullOfFrames) {
+  EncodedFrameQueue queue;
+  queue.push(frames(8, 1, EncodedFrameQueue::kMaxFrames - 1));
   EXPECT_FALSE(queue.is_full());
   queue.push(frames(8, 1));
   EXPECT_TRUE(queue.is_full());
@@ -42,8 +42,8 @@ TEST(FrameQueue, IsFullOfFrames) {
   EXPECT_FALSE(queue.is_full());
 }
 
-TEST(FrameQueue, IsIdleOnlyIfItIsEmpty) {
-  FrameQueue queue;
+TEST(EncodedFrameQueue, IsIdleOnlyIfItIsEmpty) {
+  EncodedFrameQueue queue;
   EXPECT_TRUE(queue.is_idle());
   queue.push(frames(1, 1));
   queue.set_idle_if_empty(true);
@@ -55,5 +55,5 @@ TEST(FrameQueue, IsIdleOnlyIfItIsEmpty) {
   EXPECT_TRUE(queue.is_idle());
 }
 
-}  // namespace tcp_frame_queue_test
+}  // namespace tcp_encoded_frame_queue_test
 }  // namespace linkspan::transport::tcp
