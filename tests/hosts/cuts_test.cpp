@@ -184,8 +184,8 @@ TEST_F(HostCuts, AFarProcessThatRestartedBehindThemIsMetAtOnce) {
   far().process().kill();
   hosts_->far = engine_at(network(), Host::far, {}, address);
   for (const char* name : {"written", "read"}) far().add(name, {.kind = "host", .bytes = kBytes});
-  network().mend();
   EXPECT_EQ(peer_.state(), PeerState::up) << "this test shows nothing";
+  network().mend();
   const Peer peer = hosts_->connect(address);
   expect_to_end_badly();
   EXPECT_TRUE(is_down(peer_, base::Deadline::after(base::Clock::steady(), 15s)));
