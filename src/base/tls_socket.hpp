@@ -20,6 +20,7 @@ class TlsSocket {
   explicit TlsSocket(int socket) : socket_(socket) {}  ///< Borrows it.
   TlsSocket(const TlsSocket&) = delete;
   TlsSocket& operator=(const TlsSocket&) = delete;
+  ~TlsSocket() = default;
 
   /// Makes the BIOs of `method` call the functions below. Returns false if libssl failed.
   static bool set_callbacks(bio_method_st* method);

@@ -15,6 +15,8 @@ namespace linkspan::net {
 class BorrowedDescriptor : public asio::posix::stream_descriptor {
  public:
   explicit BorrowedDescriptor(asio::io_context& io) : asio::posix::stream_descriptor(io) {}
+  BorrowedDescriptor(const BorrowedDescriptor&) = delete;
+  BorrowedDescriptor& operator=(const BorrowedDescriptor&) = delete;
   ~BorrowedDescriptor() {
     if (is_open()) (void)release();
   }

@@ -131,7 +131,7 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   const auto parts = left.first(std::min(left.size(), kParts));
   into_.assign(parts.begin(), parts.end());
   if (parts.size() == left.size()) into_.push_back(input_.room());
-  const auto got = socket_.receive(into_);
+  auto got = socket_.receive(into_);
   if (got.status().code() == Code::unreachable && part_.to_user) {
     frame_->status = got.status();
     discard_rest();

@@ -11,7 +11,7 @@ Status MarkedStream::mark(const cuda::DeviceScope& scope, std::size_t entries, M
   between_.push_back(entries + 1);
   in_stream_ += between_.back();
   mark = ++marks_;
-  const Status written = flag_.write(scope, stream_, marks_, 0, true);
+  Status written = flag_.write(scope, stream_, marks_, 0, true);
   if (!written.ok()) next_query_ = clock_.now();
   return written;
 }
