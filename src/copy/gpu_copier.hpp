@@ -119,9 +119,9 @@ class GpuCopier final : public Copier {
 
   /// Lies in mapped host memory; its members have lines of their own, by writer.
   struct ArgsMemory {
-    alignas(kLine) std::uint32_t aborted;  // set by the kernel
-    std::uint64_t refused;  // set by the kernel: a page outside its memory (RefusedPage)
-    alignas(kLine) std::uint64_t cleared;  // set once the abort flag is zero again and stays so
+    alignas(kLine) std::uint32_t aborted = 0;  // set by the kernel
+    std::uint64_t refused = 0;  // set by the kernel: a page outside its memory (RefusedPage)
+    alignas(kLine) std::uint64_t cleared = 0;  // set once the abort flag is zero again and stays so
     alignas(kLine) std::array<Piece, kListEntries> list;
   };
   /// Holds what a kernel reads and writes beside the data.
