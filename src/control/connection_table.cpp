@@ -19,7 +19,7 @@ using asio::posix::stream_descriptor;
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(20);
 
 // Made at load, for when memory is exhausted; not destroyed, as the Control thread may run at exit.
-const Status& kNotServed = *new Status(  // NOLINT(cert-err58-cpp)
+const Status& not_served = *new Status(  // NOLINT(cert-err58-cpp)
     Code::no_resource, Scope::peer, "this process could not serve the peer, for want of memory");
 
 Status handshake_timed_out() {
@@ -156,7 +156,7 @@ bool ConnectionTable::drop_broken() {
     const auto& [id, entry] = *next++;
     if (!entry->broken) continue;
     serve(id, [this, id = id](ConnectionEntry& broken) {
-      broken.session->fail(kNotServed);
+      broken.session->fail(not_served);
       broken.broken = false;  // lost, at least
       update(id);
     });
