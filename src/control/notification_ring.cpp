@@ -84,8 +84,9 @@ Result<base::Fd> NotificationRings::create() {
 
 Status NotificationRings::open(const base::Fd& ring) {
   auto opened = NotificationRing::open(ring);
-  if (opened.ok()) outgoing_.emplace(*std::move(opened));
-  return opened.status();
+  if (!opened.ok()) return opened.status();
+  outgoing_.emplace(*std::move(opened));
+  return {};
 }
 
 Status NotificationRings::put(std::span<const std::byte> message, bool& collect) {
