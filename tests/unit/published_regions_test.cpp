@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/no_memory.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::transport::local {
@@ -25,6 +26,14 @@ class PublishedRegionsTest : public ::testing::Test {
 
   PublishedRegions regions_{take(RegionLivenessTable::create())};
 };
+
+TEST_F(PublishedRegionsTest, PublishNothing_WhenThereIsNoMemoryForItsKey) {
+  test::fail_each_allocation([&] { (void)add(4); },
+                             [&](bool threw) {
+                               EXPECT_EQ(regions_.find(4) == nullptr, threw);
+                               if (!threw) must(regions_.forget(4));
+                             });
+}
 
 TEST_F(PublishedRegionsTest, FindARegion_UntilItIsRetracted) {
   const auto region = add(4);

@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "tests/support/no_memory.hpp"
+
 namespace linkspan::engine {
 namespace rendezvous_test {
 
@@ -334,6 +336,34 @@ TEST_F(RendezvousTest, MatchesThatAreUndoneOldestFirstLeaveTheirOrder) {
   receiver_.copied(second);
   talk();
   for (TransferState* const each : sends) EXPECT_EQ(sender_.end_of(*each), "ok");
+}
+
+/// The engine cancels again whatever had no memory.
+TEST_F(RendezvousTest, AMatchThatIsUndoneWithoutMemoryGivesItsOfferToTheNextReceive) {
+  struct Match {
+    Match() : send(&sender.send(1, 10, false)), given_up(&receiver.receive(1, 20)) {}
+    Side sender, receiver;
+    TransferState *send, *given_up;
+  };
+  std::optional<Match> match;
+  const auto import = [&] {
+    match.emplace();
+    deliver(match->sender, match->receiver);  // it waits for the key
+  };
+  import();
+  test::fail_each_allocation([&] { match->receiver.cancel(*match->given_up); },
+                             [&](bool threw) {
+                               Side& receiver = match->receiver;
+                               if (threw) receiver.cancel(*match->given_up);
+                               EXPECT_EQ(receiver.end_of(*match->given_up), "canceled");
+                               const TransferState& next = receiver.receive(1, 20);
+                               deliver(receiver, match->sender);
+                               ASSERT_EQ(receiver.copying.size(), 1u);
+                               EXPECT_EQ(receiver.copying.front(), &next);
+                               EXPECT_EQ(next.message->offer.id, match->send->id);
+                               EXPECT_EQ(next.message->offer.bytes, 10u);
+                               import();
+                             });
 }
 
 TEST_F(RendezvousTest, ReceivesWhoseSendsAreWithdrawnOldestFirstKeepTheirOrder) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/no_memory.hpp"
 #include "transport/tcp/frame.hpp"
 
 namespace linkspan::transport::tcp {
@@ -40,6 +41,21 @@ TEST(EncodedFrameQueue, IsFullOfFrames) {
   EXPECT_TRUE(queue.is_full());
   (void)queue.pop(true);
   EXPECT_FALSE(queue.is_full());
+}
+
+TEST(EncodedFrameQueue, CountsNoFrame_ThatItHasNoMemoryFor) {
+  EncodedFrameQueue queue;
+  test::fail_each_allocation(
+      [&] {
+        for (int i = 0; i < 40; ++i) queue.push(frames(8, 1));
+      },
+      [&](bool) {
+        while (!queue.pop(true).empty()) {
+        }
+        queue.push(frames(8, 1, EncodedFrameQueue::kMaxFrames - 1));
+        EXPECT_FALSE(queue.is_full());
+        (void)queue.pop(true);
+      });
 }
 
 TEST(EncodedFrameQueue, IsIdleOnlyIfItIsEmpty) {

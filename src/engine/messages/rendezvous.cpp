@@ -130,16 +130,18 @@ void Rendezvous::conclude(TransferState& transfer, const Status& status) {
 }
 
 void Rendezvous::end(TransferState& transfer, const Status& status) {
+  // What may throw comes before the transfer has left the maps, so that its end is tried again.
   MessageState& x = *transfer.message;
+  const Status ended = transfer.ending.user_status(status);
+  if (x.offer.memory.region != nullptr) host_.drop(x.offer.memory.region);
+  x.offer.memory.region = nullptr;
+  if (!x.sends) transfer.bytes = ended.ok() ? x.offer.bytes : 0;
+  host_.end(transfer, ended);
+  x.stage = Stage::over;
   if (x.sends)
     sends_.erase(transfer.id);
   else if (x.offer.id != 0)
     matched_receives_.erase(x.offer.id);
-  x.stage = Stage::over;
-  const Status ended = transfer.ending.user_status(status);
-  if (!x.sends) transfer.bytes = ended.ok() ? x.offer.bytes : 0;
-  if (x.offer.memory.region != nullptr) host_.drop(std::exchange(x.offer.memory.region, nullptr));
-  host_.end(transfer, ended);
 }
 
 /// Ends a receive that its owner canceled before a send matched.
@@ -162,14 +164,14 @@ void Rendezvous::dequeue(TransferState& receive) {
   const auto found = queues_.find(key_of(*receive.message));
   if (found == queues_.end()) return;
   auto& receives = found->second.receives;
-  receives.erase(std::find(receives.begin(), receives.end(), &receive));
+  std::erase(receives, &receive);  // finds none when stop() runs again after it had no memory
   if (receives.empty() && found->second.offers.empty()) queues_.erase(found);
 }
 
 /// Undoes a match. The receive is as before; its offer returns to its place if `offer_stays`.
 void Rendezvous::rollback_match(TransferState& receive, bool offer_stays) {
   MessageState& x = *receive.message;
-  // What is imported by its serial is found there again, if it still lives.
+  // A region that was imported by its serial is found in imports_ again, if it still lives.
   const bool region_stays = offer_stays && !imports_.contains(x.offer.memory.serial);
   if (x.offer.memory.region != nullptr && !region_stays)
     host_.drop(std::exchange(x.offer.memory.region, nullptr));

@@ -41,7 +41,7 @@ class RendezvousHost {
   virtual Status copy(TransferState& transfer) = 0;
   virtual void stop(TransferState& transfer) = 0;  ///< Cancels the copy; copied() still follows.
   virtual void matched(const TransferState& transfer) = 0;  ///< Reports a match, for the log.
-  /// Ends the transfer; its memory is the user's again.
+  /// Ends the transfer; its memory is the user's again. Throws only if nothing has changed.
   virtual void end(TransferState& transfer, const Status& status) = 0;
   /// Keeps `what` until it can be destroyed without the lock.
   virtual void drop(std::shared_ptr<void> what) = 0;

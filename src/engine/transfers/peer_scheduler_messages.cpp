@@ -112,10 +112,11 @@ void PeerScheduler::matched(const TransferState& transfer) {
 
 void PeerScheduler::end(TransferState& transfer, const Status& status) {
   const std::shared_ptr<TransferState> kept = transfers_.at(transfer.id);
-  garbage_.push_back(kept);  // its caller still uses it
-  transfer.end = status;
+  make_room_to_end();
   const MessageState& x = *transfer.message;
   if (status.ok() && x.observer != nullptr) x.observer->ended(log_, x);
+  garbage_.push_back(kept);  // its caller still uses it
+  transfer.end = status;
   if (transfer.message->memory.release().ok())
     finalize(kept);
   else
@@ -128,11 +129,11 @@ void PeerScheduler::progress_messages() {
   frames_.flush();
   // Handled one by one: if there is no memory for one, the others stay for the next call.
   for (std::size_t left = copied_.size(); left != 0; --left) {
-    const auto [id, status] = std::move(copied_.front());
-    copied_.erase(copied_.begin());
+    const auto [id, status] = copied_.front();
     TransferState& whole = *transfers_.at(id);
     whole.message->copy = 0;
     rendezvous_.copied(whole, status);
+    copied_.erase(copied_.begin());
   }
   for (std::size_t i = 0; i < awaiting_release_.size();) {
     const std::shared_ptr<TransferState> transfer = awaiting_release_[i];

@@ -57,11 +57,17 @@ bool PeerScheduler::finish(TransferState& transfer) {
         .clear();  // so that it is sent once, even if a later step finds no memory
   }
   transfer.end = transfer.ending.user_status(transfer.ending.first_error);
-  make_room(garbage_, garbage_.size() + 3);
+  make_room_to_end();
   if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
   if (transfer.ending.first_error.ok() && transfer.notification.in_batch)
     ++counters_.notifications_sent;
   return true;
+}
+
+/// Makes room for what the end of one transfer adds to lists, so that it allocates nothing.
+void PeerScheduler::make_room_to_end() {
+  make_room(garbage_, garbage_.size() + 3);
+  make_room(awaiting_release_, awaiting_release_.size() + 1);
 }
 
 bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {

@@ -35,7 +35,7 @@ class PeerQueues {
   /// Returns the send queue of that number. Null: the peer has not opened it.
   std::shared_ptr<WorkQueue> send(std::uint32_t number) const;
 
-  // What the peer's messages report. An error is `corrupt`.
+  // Handle the peer's messages. An error is `corrupt`.
   Status on_open(std::uint32_t number, const GpuUuid& gpu);
   Status on_listening(std::uint32_t number, const Handle& handle);
   void on_broken(std::uint32_t number, bool by_receiver, const Status& why);

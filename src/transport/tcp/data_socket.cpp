@@ -13,6 +13,18 @@
 namespace linkspan::transport::tcp {
 namespace {
 
+/// Calls sendmsg() or recvmsg() until no signal interrupts it.
+template <class Call>
+ssize_t uninterrupted(std::span<iovec> parts, const Call& call) {
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  ssize_t bytes = -1;
+  do bytes = call(message);
+  while (bytes < 0 && errno == EINTR);
+  return bytes;
+}
+
 /// Returns 0 for a call that would block. `failed` begins the text of a lasting error.
 Result<std::size_t> end_of_call(int error, const char* failed) {
   if (error == EFAULT) return memory::freed_early();
@@ -24,12 +36,9 @@ Result<std::size_t> end_of_call(int error, const char* failed) {
 
 Result<std::size_t> DataSocket::send(std::span<iovec> parts) {
   if (tls_ != nullptr) return tls_->send(parts);
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = parts.size();
-  ssize_t sent = -1;
-  do sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  while (sent < 0 && errno == EINTR);
+  const ssize_t sent = uninterrupted(parts, [&](const msghdr& message) {
+    return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  });
   if (sent >= 0) return static_cast<std::size_t>(sent);
   if (errno == ENOBUFS) return Status::no_resource();
   return end_of_call(errno, "a data connection takes no more: ");
@@ -37,12 +46,8 @@ Result<std::size_t> DataSocket::send(std::span<iovec> parts) {
 
 Result<std::size_t> DataSocket::receive(std::span<iovec> parts) {
   if (tls_ != nullptr) return tls_->receive(parts);
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = parts.size();
-  ssize_t got = -1;
-  do got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
-  while (got < 0 && errno == EINTR);
+  const ssize_t got = uninterrupted(
+      parts, [&](msghdr& message) { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT); });
   if (got > 0) return static_cast<std::size_t>(got);
   if (got == 0)
     return Status(Code::disconnected, Scope::peer, "the peer has closed a data connection");

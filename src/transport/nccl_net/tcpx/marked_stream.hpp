@@ -29,7 +29,7 @@ class MarkedStream {
       : device_(device), clock_(clock), flag_(std::move(flag)), stream_(std::move(stream)) {}
 
   const cuda::Stream& get() const noexcept { return stream_; }
-  /// Returns whether the stream has space for so many entries and a mark.
+  /// Returns whether the stream has space for `entries` entries and a mark.
   bool room(std::size_t entries) const noexcept { return in_stream_ + entries + 1 <= kEntries; }
   /// Submits a mark after the `entries` that were submitted since the last one, and sets `mark` to
   /// it. After an error the stream alone shows the end.
