@@ -190,6 +190,7 @@ transport::PollHint PeerScheduler::poll_hint(base::Time now) {
   if (!stream_waits_.empty()) at_latest(stream_waits_.next_poll());
   if (frames_.unsent() != 0 || finishing_ != 0 || !awaiting_release_.empty())
     at_latest(now + 1ms);  // these wait for the peer, whose progress wakes no thread here
+  if (status_.draining) at_latest(now + 1ms);  // the end of a data connection wakes no thread
   return next;
 }
 
