@@ -13,6 +13,7 @@
 
 #include "bench/device/two_gpus.cuh"
 #include "linkspan/engine.hpp"
+#include "linkspan/window.hpp"
 
 namespace {
 
@@ -259,9 +260,12 @@ class Bench : TwoGpus {
                                give(engines[1].accept(patience))};
     linkspan::Window windows[2];
     for (int i : {0, 1})
-      windows[i] = give(peers[i].window(data[i], give(peers[i].lookup("data")), pads[i],
-                                        give(peers[i].lookup("pad")),
-                                        {.layout = layout_, .force_proxy = true}));
+      windows[i] = give(peers[i].window({.local = data[i],
+                                         .remote = give(peers[i].lookup("data")),
+                                         .local_pad = pads[i],
+                                         .remote_pad = give(peers[i].lookup("pad")),
+                                         .layout = layout_,
+                                         .force_proxy = true}));
     for (int i : {1, 0}) {
       Side& s = sides_[i];
       must(cudaSetDevice(i), "cudaSetDevice");

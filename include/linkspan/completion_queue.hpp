@@ -1,7 +1,7 @@
 // linkspan/completion_queue.hpp - reports quiet transfers of one or several Engines through one
 // file descriptor, for event loops.
 //
-//   auto queue = *CompletionQueue::create();
+//   auto queue = CompletionQueue::create().value();
 //   Status added = queue.add(transfer, 7);
 //   // whenever epoll or asyncio finds queue.fd() readable:
 //   for (std::uint64_t cookie : queue.take()) ...  // 7: transfer.status() is final

@@ -1,10 +1,10 @@
 // linkspan/engine.hpp - the root object of the library: registers memory and connects to peers.
 //
-//   auto engine = *Engine::open({.name = "prefill"});
-//   auto region = *engine.register_memory(pointer, bytes);
-//   auto peer   = *engine.connect("unix:/run/app/decode.sock");
-//   auto remote = *peer.lookup("kv");
-//   auto moved  = *peer.write(region, remote, blocks);
+//   auto engine = Engine::open({.name = "prefill"}).value();
+//   auto region = engine.register_memory(pointer, bytes).value();
+//   auto peer   = engine.connect("unix:/run/app/decode.sock").value();
+//   auto remote = peer.lookup("kv").value();
+//   auto moved  = peer.write(region, remote, blocks).value();
 //   Status end  = moved.wait(1s);
 //
 // An Engine owns the control connections, the transports and the transfers. The bytes themselves

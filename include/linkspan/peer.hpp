@@ -16,9 +16,11 @@
 #include "linkspan/prepared.hpp"
 #include "linkspan/region.hpp"
 #include "linkspan/transfer.hpp"
-#include "linkspan/window.hpp"
 
 namespace linkspan {
+
+struct WindowOptions;
+class Window;
 
 /// up: connected. lost: the connection has ended or close() was called; no new work is started, but
 /// the process may live and may still touch memory. gone: the process has ended, the peer
@@ -111,14 +113,13 @@ class LINKSPAN_API Peer {
   Result<Transfer> recv(std::uint64_t tag, void* data, std::uint64_t bytes,
                         const TransferOptions& options = {}) const;
 
-  /// Makes a Window: kernels write into `remote` and raise signals in the peer's pad themselves.
+  /// Makes a Window: kernels write into the peer's region and raise signals in its pad themselves.
   /// The window is mapped if a local GPU reaches both; else a proxy queue of this Engine executes
-  /// the operations over any transport, and is polled every 100 us while the window lives. The
-  /// proxy sends from `local` and reads into it; mailbox messages arrive there. Not for the data
-  /// path: allocates on the GPU. invalid_argument: a pad is too small or unaligned, or kernels do
-  /// not reach the local memory. permission_denied. no_resource: 512 windows are open.
-  Result<Window> window(const Region& local, const RemoteRegion& remote, const Region& local_pad,
-                        const RemoteRegion& remote_pad, const WindowOptions& options = {}) const;
+  /// the operations over any transport, and is polled every 100 us while the window lives. Not for
+  /// the data path: allocates on the GPU. invalid_argument: a pad is too small or unaligned, or
+  /// kernels do not reach the local memory. permission_denied. no_resource: 512 windows are open.
+  /// Declared in linkspan/window.hpp: WindowOptions, Window.
+  Result<Window> window(const WindowOptions& options) const;
 
   /// Sends a message of at most 64 KiB to the peer's Engine::notifications(). While 65,536 messages
   /// or 16 MiB are unread, a remote peer drops and logs further ones; a peer of this host makes

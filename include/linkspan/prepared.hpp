@@ -1,8 +1,8 @@
 // linkspan/prepared.hpp - a prepared transfer: checked once, then posted repeatedly at the cost of
 // one launch.
 //
-//   auto layer = *peer.prepare(Op::write, kv, remote, pages);  // at set-up
-//   auto moved = *layer.post(positions, {.deadline = 1s});     // for each request
+//   auto layer = peer.prepare(Op::write, kv, remote, pages).value();  // at set-up
+//   auto moved = layer.post(positions, {.deadline = 1s}).value();     // for each request
 //
 // Path of a byte: post() skips the checks of the shape; from the choice of a path on it is
 // Peer::write() or read().

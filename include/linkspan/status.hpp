@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -102,15 +103,32 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Info> info_;
 };
 
-/// Contains a T, or the Status that explains why there is none. Check ok() before `*` and `->`,
-/// which are undefined after a failure.
+/// Is thrown by Result::value() if there is none. what() is the Status as text.
+class LINKSPAN_API BadResultAccess : public std::runtime_error {
+ public:
+  explicit BadResultAccess(Status error)
+      : std::runtime_error(error.to_string()), error_(std::move(error)) {}
+  const Status& error() const noexcept { return error_; }
+
+ private:
+  Status error_;
+};
+
+/// Contains a T, or the Status that explains why there is none, as std::expected of C++23 does.
+/// Check it before `*` and `->`, which are undefined after a failure, or take value().
 template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
   Result(Status error) : status_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
   bool ok() const noexcept { return value_.has_value(); }
+  explicit operator bool() const noexcept { return ok(); }
   const Status& status() const& noexcept { return status_; }
+  const Status& error() const& noexcept { return status_; }  ///< As status(); ok without a failure.
+  /// Returns the T. Throws BadResultAccess after a failure.
+  T& value() & { return check(), *value_; }
+  const T& value() const& { return check(), *value_; }
+  T&& value() && { return check(), *std::move(value_); }
   T& operator*() & { return *value_; }
   const T& operator*() const& { return *value_; }
   T&& operator*() && { return *std::move(value_); }
@@ -118,6 +136,10 @@ class [[nodiscard]] Result {
   const T* operator->() const { return &*value_; }
 
  private:
+  void check() const {
+    if (!ok()) throw BadResultAccess(status_);
+  }
+
   std::optional<T> value_;
   Status status_;
 };

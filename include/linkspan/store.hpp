@@ -2,7 +2,7 @@
 // example by addresses, Descriptors and counters. Client and server speak the protocol of
 // PyTorch's TCPStore.
 //
-//   auto store = *open_tcp_store();                  // the first process serves 127.0.0.1:9998
+//   auto store = open_tcp_store().value();           // the first process serves 127.0.0.1:9998
 //   Status set = store->set("decode/address", "unix:/run/app/decode.sock");
 //   auto address = store->get("decode/address", 10s);  // waits until the key is set
 //   Status done = store->close(10s);                 // the server waits until its clients are gone

@@ -58,8 +58,8 @@ class LINKSPAN_API Transfer {
   Transfer() = default;  ///< Refers to no transfer.
 
   /// Waits until the transfer is quiet, and returns its final status: ok, timed_out (its own
-  /// deadline), canceled, disconnected and so on. Also returns timed_out if `timeout` passes first;
-  /// then done() is false and the transfer continues.
+  /// deadline), canceled, disconnected and so on. pending: `timeout` passed first; the transfer
+  /// continues.
   Status wait(Duration timeout) const;
   /// Returns whether the transfer is quiet: nothing will ever again touch its memory, on either
   /// side. Costs one load.

@@ -1,6 +1,7 @@
 // linkspan/window.hpp - lets kernels write into a peer's memory and raise signals there.
 //
-//   auto window = *peer.window(mine, theirs, my_pad, their_pad);
+//   auto window = peer.window({.local = mine, .remote = theirs, .local_pad = my_pad,
+//                              .remote_pad = their_pad}).value();
 //   kernel<<<...>>>(window.device(), ...);   // #include "linkspan/device/put.cuh" and friends
 //
 // A pad (signal pad) contains the counters that kernels or CPUs of its owner wait for. It is
@@ -22,6 +23,7 @@
 #include <string>
 
 #include "linkspan/device/window.cuh"
+#include "linkspan/region.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
 
@@ -34,6 +36,10 @@ class WindowState;
 }  // namespace engine
 
 struct WindowOptions {
+  Region local{};              ///< The proxy sends from it and reads into it.
+  RemoteRegion remote{};       ///< Kernels write into it.
+  Region local_pad{};          ///< The peer raises signals and sends mailbox messages here.
+  RemoteRegion remote_pad{};   ///< Kernels raise signals here.
   device::PadLayout layout{};  ///< Must be equal on both sides.
   /// Selects the GPU whose kernels use the window. Zero: the GPU of the local region, else that of
   /// the local pad. If both are host memory, device() is for code on this CPU.

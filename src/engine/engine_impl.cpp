@@ -75,7 +75,7 @@ Status EngineImpl::wait(const TransferState& transfer, Duration timeout) {
                now + std::clamp(timeout, Duration::zero(), Duration(base::Time::max() - now)));
   if (is_quiet()) return transfer.end;
   context_->progress->wake();
-  return {Code::timed_out, Scope::request,
+  return {Code::pending, Scope::request,
           "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
 }
 

@@ -217,7 +217,7 @@ class EngineStopped : public ::testing::Test {
 TEST_F(EngineStopped, ATransferPastItsDeadlineStaysPendingUntilItIsQuiet) {
   stop();
   const Transfer moved = take(write(kAll, {.deadline = 50ms}));
-  EXPECT_EQ(moved.wait(300ms).code(), Code::timed_out);
+  EXPECT_EQ(moved.wait(300ms).code(), Code::pending);
   EXPECT_FALSE(moved.done()) << "a stopped peer can still touch the memory";
   EXPECT_EQ(moved.status().code(), Code::pending);
   EXPECT_EQ(moved.cancel().code(), Code::pending);
@@ -252,7 +252,7 @@ TEST_F(EngineStopped, QueuesUpToItsLimitAndThenPushesBack) {
 TEST_F(EngineStopped, AKilledPeerFreesWhatItHeld) {
   stop();
   const Transfer moved = take(write(kAll));
-  EXPECT_EQ(moved.wait(20ms).code(), Code::timed_out);
+  EXPECT_EQ(moved.wait(20ms).code(), Code::pending);
   EXPECT_EQ(pair_.engine.deregister(here_.region, 20ms).code(), Code::busy);
   EXPECT_EQ(pair_.engine.close(20ms).code(), Code::pending);
   pair_.far.process().kill();

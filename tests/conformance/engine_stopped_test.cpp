@@ -62,7 +62,7 @@ TEST_P(EngineAsked, KeepsTheMemoryLentWhileThePeerIsStopped) {
 
   pair.far.process().signal(SIGSTOP);
   const Transfer moved = take(move(pair.peer, here.region, there, {.deadline = 50ms}));
-  EXPECT_EQ(moved.wait(200ms).code(), Code::timed_out);
+  EXPECT_EQ(moved.wait(200ms).code(), Code::pending);
   EXPECT_FALSE(moved.done()) << "a stopped peer can still touch the memory";
   EXPECT_EQ(moved.status().code(), Code::pending);
   EXPECT_EQ(moved.cancel().code(), Code::pending);

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "linkspan/device/window.cuh"
+#include "linkspan/window.hpp"
 #include "tests/conformance/engine_world.hpp"
 #include "tests/conformance/wire_pair.hpp"
 #include "tests/support/raw_peer.hpp"
@@ -346,8 +346,12 @@ TEST(PeerClosed, EndsItsWindows) {
   pair.far.add("there", {.kind = "shared"});
   pair.far.add("pad", {.kind = "shared", .bytes = kLayout.bytes()});
   const RemoteRegion there = pair.remote("there"), their_pad = pair.remote("pad");
-  const Window window =
-      take(pair.peer.window(here.region, there, pad, their_pad, {.layout = kLayout}));
+  const WindowOptions options{.local = here.region,
+                              .remote = there,
+                              .local_pad = pad,
+                              .remote_pad = their_pad,
+                              .layout = kLayout};
+  const Window window = take(pair.peer.window(options));
   std::jthread waiting([&] {
     const Status end = window.wait_signal(1, 1, 60s).status();
     EXPECT_EQ(end.code(), Code::canceled) << end.to_string();
@@ -356,9 +360,7 @@ TEST(PeerClosed, EndsItsWindows) {
   waiting.join();
   EXPECT_EQ(window.failure().code(), Code::canceled);
   EXPECT_EQ(window.raise(0).code(), Code::canceled);
-  EXPECT_EQ(
-      pair.peer.window(here.region, there, pad, their_pad, {.layout = kLayout}).status().code(),
-      Code::disconnected);
+  EXPECT_EQ(pair.peer.window(options).status().code(), Code::disconnected);
 }
 
 TEST(PeerClosed, IsNoPeerThatTheEngineWaitsFor) {

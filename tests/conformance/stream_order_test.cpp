@@ -15,7 +15,7 @@ constexpr std::uint64_t kBytes = (1u << 20) + 77;
 constexpr Duration kAWhile = 30ms;
 
 bool stays_undone(const Transfer& transfer, Duration time = kAWhile) {
-  return transfer.wait(time).code() == Code::timed_out && !transfer.done();
+  return transfer.wait(time).code() == Code::pending;
 }
 
 /// Kinds here and there, how many blocks, and by which wire, if by any.

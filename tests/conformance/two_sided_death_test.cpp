@@ -109,7 +109,7 @@ TEST_F(TwoSidedStopped, AnOfferedSendIsQuietOnlyWhenItsPeerHasLetGo) {
   const Transfer alone = take(pair_.peer.recv(1, here_.at(0), 64, {.deadline = 20ms}));
   EXPECT_EQ(alone.wait(5s).code(), Code::timed_out);
   EXPECT_TRUE(alone.done()) << "the peer knows nothing of it";
-  EXPECT_EQ(sent.wait(100ms).code(), Code::timed_out);
+  EXPECT_EQ(sent.wait(100ms).code(), Code::pending);
   EXPECT_FALSE(sent.done()) << "a stopped peer can still read the memory";
   EXPECT_EQ(sent.cancel().code(), Code::pending);
   EXPECT_NE(pair_.engine.dump().find("send of 1048576 bytes"), std::string::npos);

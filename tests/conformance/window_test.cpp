@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "linkspan/device/packet.cuh"
+#include "linkspan/window.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/sanitizer_order.hpp"
 
@@ -30,15 +31,17 @@ struct Side {
     must(engine.publish("data", region));
     must(engine.publish("pad", pad));
   }
-  void open(const Peer& other, const WindowOptions& options) {
+  void open(const Peer& other, WindowOptions options) {
     peer = other;
-    window = take(try_open(options));
+    window = take(try_open(std::move(options)));
     w = window.device();
   }
-  Result<Window> try_open(const WindowOptions& options) {
-    remote = take(peer.lookup("data"));
-    remote_pad = take(peer.lookup("pad"));
-    return peer.window(region, remote, pad, remote_pad, options);
+  Result<Window> try_open(WindowOptions options) {
+    options.local = region;
+    options.remote = remote = take(peer.lookup("data"));
+    options.local_pad = pad;
+    options.remote_pad = remote_pad = take(peer.lookup("pad"));
+    return peer.window(options);
   }
   unsigned char* data() const { return static_cast<unsigned char*>(region.data()); }
 
@@ -307,12 +310,16 @@ TEST_F(WindowRefusals, WhatThePeerDoesNotPermit) {
   must(right_.engine.publish("closed", closed));
   const RemoteRegion data = take(left_.peer.lookup("data")), pad = take(left_.peer.lookup("pad"));
   const RemoteRegion remote = take(left_.peer.lookup("closed"));
-  EXPECT_EQ(
-      left_.peer.window(left_.region, data, left_.pad, remote, {.layout = kLayout}).status().code(),
-      Code::permission_denied);
+  WindowOptions options{.local = left_.region,
+                        .remote = data,
+                        .local_pad = left_.pad,
+                        .remote_pad = remote,
+                        .layout = kLayout};
+  EXPECT_EQ(left_.peer.window(options).status().code(), Code::permission_denied);
   // Read it may: a put fails at the proxy, which asks as any transfer does.
-  const Window window =
-      take(left_.peer.window(left_.region, remote, left_.pad, pad, {.layout = kLayout}));
+  options.remote = remote;
+  options.remote_pad = pad;
+  const Window window = take(left_.peer.window(options));
   EXPECT_NE(window.path().find("not permitted"), std::string::npos) << window.path();
   const device::Window w = window.device();
   ASSERT_EQ(device::put<kThread>(w, 0, left_.data(), 8), Outcome::ok);
@@ -381,8 +388,11 @@ TEST_F(WindowOnDevice, TheCpuRaisesSignalsOfAPeersGpu) {
   EXPECT_EQ(left.window.raise(6, 5).to_string(), "ok");
   EXPECT_EQ(left.window.raise(6, 2).to_string(), "ok");
   const Peer back = take(right.accept(10s));
-  const Window theirs = take(back.window(data.region, take(back.lookup("data")), pad.region,
-                                         take(back.lookup("pad")), {.layout = kLayout}));
+  const Window theirs = take(back.window({.local = data.region,
+                                          .remote = take(back.lookup("data")),
+                                          .local_pad = pad.region,
+                                          .remote_pad = take(back.lookup("pad")),
+                                          .layout = kLayout}));
   EXPECT_EQ(theirs.wait_signal(6, 1, 1s).status().code(), Code::unsupported);
   std::uint64_t words[8] = {};
   const Block first{0, 0, sizeof words};

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "control/socket_address.hpp"
-#include "linkspan/device/window.cuh"
+#include "linkspan/window.hpp"
 #include "tests/conformance/engine_world.hpp"
 #include "tests/faults/usage.hpp"
 #include "tests/support/delay_line.hpp"
@@ -104,8 +104,11 @@ TEST_P(Again, TheSameEnginesMeetAtOnceAndNothingOldComesBack) {
   const RemoteRegion old_there = take(old.lookup("there"));
   const Prepared prepared =
       take(old.prepare(Op::write, here_.region, old_there, std::span(&kAll, 1)));
-  const Window window =
-      take(old.window(here_.region, old_there, pad_, take(old.lookup("pad")), {.layout = kLayout}));
+  const Window window = take(old.window({.local = here_.region,
+                                         .remote = old_there,
+                                         .local_pad = pad_,
+                                         .remote_pad = take(old.lookup("pad")),
+                                         .layout = kLayout}));
   move(old, old_there);
   if (HasFatalFailure()) return;
 

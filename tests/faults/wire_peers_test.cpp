@@ -179,7 +179,7 @@ TEST_P(WirePeers, OneThatIsStoppedHoldsWhatItHasAndNobodyElse) {
     const Transfer canceled =
         take(move(peer, Op::read, here.region, there, {last, last, 100}, by_wire(wire())));
     for (const Transfer& each : moved) {
-      EXPECT_EQ(each.wait(100ms).code(), Code::timed_out);
+      EXPECT_EQ(each.wait(100ms).code(), Code::pending);
       EXPECT_EQ(each.cancel().code(), Code::pending);
     }
     EXPECT_EQ(canceled.cancel().code(), Code::pending);

@@ -54,7 +54,7 @@ TEST_F(EngineImplTest, WaitsNoLongerThanItsTimeout) {
   const auto transfer = receive();
   const std::string goes_on = "transfer " + std::to_string(transfer->id) + " goes on";
   for (const Duration timeout : {Duration(1ms), Duration(0), Duration::min()})
-    EXPECT_TRUE(is(impl_.wait(*transfer, timeout), Code::timed_out, goes_on));
+    EXPECT_TRUE(is(impl_.wait(*transfer, timeout), Code::pending, goes_on));
   EXPECT_FALSE(transfer->quiet);
   must(take(to_near_.send(1, room_.data(), 64)).wait(10s));
   EXPECT_TRUE(is(impl_.wait(*transfer, Duration::max()), Code::ok));
@@ -202,9 +202,12 @@ TEST_F(EngineImplTest, IsPending_WhileAClosedPeerDoesNotAnswer) {
 TEST_F(EngineImplTest, IsPending_WhileAKernelsOrderHasNoRoom) {
   const Region local = take(near_.allocate_shared(4096)), pad = take(near_.allocate_shared(64));
   const auto data = share("data", 4096), their_pad = share("pad", 64);
-  const Window window =
-      take(to_far_.window(local, data.second, pad, their_pad.second,
-                          {.layout = {.signals = 4, .mailboxes = 0}, .force_proxy = true}));
+  const Window window = take(to_far_.window({.local = local,
+                                             .remote = data.second,
+                                             .local_pad = pad,
+                                             .remote_pad = their_pad.second,
+                                             .layout = {.signals = 4, .mailboxes = 0},
+                                             .force_proxy = true}));
   std::vector<Transfer> fill;
   for (std::size_t i = 0; i < PeerScheduler::kMaxTransfers; ++i)
     fill.push_back(take(to_far_.recv(1, nullptr, 0, {.deadline = 1h})));

@@ -51,4 +51,29 @@ TEST(Result, HoldsAValueOrTheReason) {
   EXPECT_EQ(bad.status().code(), Code::not_found);
 }
 
+TEST(Result, ConvertsToBool_AndNamesItsError) {
+  const Result<bool> good(false);
+  EXPECT_TRUE(static_cast<bool>(good)) << "it has a value, which is false";
+  EXPECT_TRUE(good.error().ok());
+  const Result<int> bad(Status(Code::busy, Scope::request, "in use"));
+  EXPECT_FALSE(static_cast<bool>(bad));
+  EXPECT_EQ(bad.error().code(), Code::busy);
+}
+
+TEST(Result, ValueReturnsTheValue_OrThrowsTheStatus) {
+  Result<std::unique_ptr<int>> good(std::make_unique<int>(7));
+  EXPECT_EQ(*good.value(), 7);
+  const std::unique_ptr<int> moved = std::move(good).value();
+  EXPECT_EQ(*moved, 7);
+  const Result<int> bad(Status(Code::not_found, Scope::peer, "no region \"kv\""));
+  try {
+    (void)bad.value();
+    FAIL() << "there is no value";
+  } catch (const BadResultAccess& thrown) {
+    EXPECT_EQ(thrown.error().code(), Code::not_found);
+    EXPECT_EQ(thrown.error().scope(), Scope::peer);
+    EXPECT_EQ(std::string(thrown.what()), bad.status().to_string());
+  }
+}
+
 }  // namespace linkspan

@@ -24,8 +24,16 @@ class Windows : public test::EnginePair {
   using Opened = Result<std::shared_ptr<WindowState>>;
 
   explicit Windows(std::string_view address = {}) : EnginePair(address) {}
-  Opened open(const WindowOptions& options = {.layout = kLayout}) {
-    return service_.open(to_far_.id(), local_, data_.second, pad_, their_pad_.second, options);
+  /// Adds the regions that are not set.
+  WindowOptions filled(WindowOptions options) {
+    options.local = local_;
+    options.remote = data_.second;
+    options.local_pad = pad_;
+    if (!options.remote_pad.valid()) options.remote_pad = their_pad_.second;
+    return options;
+  }
+  Opened open(WindowOptions options = {.layout = kLayout}) {
+    return service_.open(to_far_.id(), filled(std::move(options)));
   }
   Opened open_proxied() { return open({.layout = kLayout, .force_proxy = true, .queue = 4}); }
   /// Returns the signal in a pad.
@@ -58,19 +66,13 @@ TEST_F(Windows, RefusePadsAndOptionsThatDoNotFit) {
   EXPECT_TRUE(is(open({.layout = kLayout, .gpu = gpu}).status(), Code::unsupported,
                  "a window of a GPU: EngineOptions::use_gpu is false"));
   const auto read_only = share("read only", kLayout.bytes(), {.read = true});
-  EXPECT_TRUE(is(
-      service_.open(to_far_.id(), local_, data_.second, pad_, read_only.second, {.layout = kLayout})
-          .status(),
-      Code::permission_denied, "signals are written to \"read only\""));
-  EXPECT_TRUE(is(service_
-                     .open(to_far_.id() + 1, local_, data_.second, pad_, their_pad_.second,
-                           {.layout = kLayout})
-                     .status(),
-                 Code::disconnected));
+  EXPECT_TRUE(is(open({.remote_pad = read_only.second, .layout = kLayout}).status(),
+                 Code::permission_denied, "signals are written to \"read only\""));
+  WindowOptions options = filled({.layout = kLayout});
+  EXPECT_TRUE(is(service_.open(to_far_.id() + 1, options).status(), Code::disconnected));
+  options.local = {};
   EXPECT_TRUE(
-      is(service_.open(to_far_.id(), {}, data_.second, pad_, their_pad_.second, {.layout = kLayout})
-             .status(),
-         Code::invalid_argument, "no local region"));
+      is(service_.open(to_far_.id(), options).status(), Code::invalid_argument, "no local region"));
   EXPECT_EQ(service_.dump(), "");
 }
 

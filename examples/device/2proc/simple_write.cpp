@@ -25,6 +25,7 @@
 #include "kernels.h"
 #include "linkspan/engine.hpp"
 #include "linkspan/store.hpp"
+#include "linkspan/window.hpp"
 
 namespace {
 
@@ -275,8 +276,12 @@ class SimpleWrite {
                          : must(engine_->accept(patience_));
     const auto data = must(peer_.lookup("data", patience_));
     const auto pad = must(peer_.lookup("pad", patience_));
-    window_ = must(peer_.window(region_, data, pad_region_, pad,
-                                {.layout = layout_, .force_proxy = o_.force_proxy}));
+    window_ = must(peer_.window({.local = region_,
+                                 .remote = data,
+                                 .local_pad = pad_region_,
+                                 .remote_pad = pad,
+                                 .layout = layout_,
+                                 .force_proxy = o_.force_proxy}));
     say("connected to " + peer_.name() + ", window: " + window_.path());
     if (one_gpu_)
       say("both processes are on one GPU, which gives them turns of milliseconds: latencies say "

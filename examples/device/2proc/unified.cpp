@@ -13,6 +13,7 @@
 
 #include "kernels.h"
 #include "linkspan/engine.hpp"
+#include "linkspan/window.hpp"
 
 namespace {
 
@@ -63,8 +64,11 @@ struct Side {
   }
 
   void open_window(const linkspan::Peer& peer) {
-    window = must(peer.window(region, must(peer.lookup("data")), pad_region,
-                              must(peer.lookup("pad")), {.layout = layout}));
+    window = must(peer.window({.local = region,
+                               .remote = must(peer.lookup("data")),
+                               .local_pad = pad_region,
+                               .remote_pad = must(peer.lookup("pad")),
+                               .layout = layout}));
   }
   Rounds rounds() const {
     return {.window = window.device(),

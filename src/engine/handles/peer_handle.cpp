@@ -64,12 +64,8 @@ Result<Transfer> Peer::recv(std::uint64_t tag, void* data, std::uint64_t bytes,
     return its.messages.submit(id_, {.sends = false, .tag = tag}, data, bytes, options);
   });
 }
-Result<Window> Peer::window(const Region& local, const RemoteRegion& remote,
-                            const Region& local_pad, const RemoteRegion& remote_pad,
-                            const WindowOptions& options) const {
-  return handle_of<Window>(impl_, [&](auto& its) {
-    return its.windows.open(id_, local, remote, local_pad, remote_pad, options);
-  });
+Result<Window> Peer::window(const WindowOptions& options) const {
+  return handle_of<Window>(impl_, [&](auto& its) { return its.windows.open(id_, options); });
 }
 Status Peer::notify(std::span<const std::byte> message) const {
   return on(impl_, [&](auto& impl) { return impl.notify(id_, message); });

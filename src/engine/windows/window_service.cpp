@@ -44,16 +44,14 @@ Result<std::size_t> WindowService::acquire_signal_source() {
   return *windows_->acquire();
 }
 
-Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer, const Region& local,
-                                                         const RemoteRegion& remote,
-                                                         const Region& local_pad,
-                                                         const RemoteRegion& remote_pad,
+Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer,
                                                          const WindowOptions& options) {
+  const RemoteRegion &remote = options.remote, &remote_pad = options.remote_pad;
   const auto usable = peers_.usable(peer);
   if (!usable.ok()) return usable.status();
-  auto data = submission_.resolve(peer, Op::write, local, remote);
+  auto data = submission_.resolve(peer, Op::write, options.local, remote);
   if (!data.ok()) return data.status();
-  auto pads = submission_.resolve(peer, Op::write, local_pad, remote_pad);
+  auto pads = submission_.resolve(peer, Op::write, options.local_pad, remote_pad);
   if (!pads.ok()) return pads.status();
   if (!remote_pad.permissions().write)
     return Status(

@@ -26,10 +26,7 @@ class WindowService final : private WindowCopier {
   WindowService& operator=(const WindowService&) = delete;
   ~WindowService() { clear(); }
 
-  Result<std::shared_ptr<WindowState>> open(std::uint64_t peer, const Region& local,
-                                            const RemoteRegion& remote, const Region& local_pad,
-                                            const RemoteRegion& remote_pad,
-                                            const WindowOptions& options)
+  Result<std::shared_ptr<WindowState>> open(std::uint64_t peer, const WindowOptions& options)
       LINKSPAN_EXCLUDES(windows_->mutex);
   Status raise(WindowState& window, std::uint32_t index, std::uint64_t n, Duration timeout)
       LINKSPAN_EXCLUDES(windows_->mutex);
