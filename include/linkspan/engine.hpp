@@ -145,16 +145,27 @@ class LINKSPAN_API Engine {
   /// Returns the address of the last listen() as connect() takes it, with the real port. Empty: the
   /// Engine does not listen.
   std::string address() const;
+  /// Returns all addresses of this Engine with commas between them, as connect() takes them in any
+  /// process of any host: the Unix socket, then each TCP address of the host if listen() was given
+  /// "tcp:0.0.0.0:0" or "tcp:[::]:0". Each ends with '#' and digits that stand for this Engine, so
+  /// that connect() never takes another one at the same path or port for it.
+  std::string addresses() const;
   /// Connects to the Engine that listens at `address`, and returns once both sides are ready.
   /// Retries until the timeout while no process listens. A peer over TCP counts as remote, also on
-  /// this host: only network transports reach it. Errors: unreachable; timed_out;
-  /// permission_denied (another user or secret; beyond loopback without a secret); not_found (no
-  /// host of that name); invalid_argument.
+  /// this host: only network transports reach it. Of several addresses of one Engine, separated by
+  /// commas, takes a Unix socket if that Engine is on this host, else the first TCP address that
+  /// answers. Errors: unreachable; timed_out; permission_denied (another user or secret; beyond
+  /// loopback without a secret; another Engine than the address says); not_found (no host of that
+  /// name); invalid_argument.
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
   /// Connects as above. permission_denied also if the peer's name is not `expect`.
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
   /// Returns the next peer that connected to this Engine. timed_out: none did.
   Result<Peer> accept(Duration timeout);
+  /// Returns the peers that are connected, whoever connected, in the order of their ids.
+  std::vector<Peer> peers() const;
+  /// Returns the connected peer whose Engine has this name, the latest of several. not_found.
+  Result<Peer> find_peer(std::string_view name) const;
 
   /// Writes one source to several targets, of any peers: Peer::write() of the same shape to each.
   /// result[i] belongs to targets[i]; a failure does not affect the others. Each peer gets the

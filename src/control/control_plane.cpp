@@ -22,6 +22,39 @@ constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kR
 /// closes.
 constexpr Duration kQueues = std::chrono::milliseconds(50);
 
+/// What connect() tries at once.
+struct ConnectTarget {
+  SocketAddress address;                 // by TCP: the first of several of one Engine
+  std::vector<net::TcpAddress> hosts{};  // empty: a Unix socket
+};
+
+/// Returns the targets of connect(), Unix sockets first. Addresses that cannot be resolved are left
+/// out; if none is left, returns the last one's error.
+Result<std::vector<ConnectTarget>> targets_of(std::span<const SocketAddress> addresses,
+                                              bool leaves_host) {
+  std::vector<ConnectTarget> targets;
+  Status unresolved;
+  for (const SocketAddress& each : addresses)
+    if (!each.is_tcp()) targets.push_back({each});
+  for (const SocketAddress& each : addresses) {
+    if (!each.is_tcp()) continue;
+    auto hosts = resolve(each, leaves_host);
+    if (!hosts.ok()) {
+      unresolved = hosts.status();
+      continue;
+    }
+    const auto same = std::ranges::find_if(targets, [&](const ConnectTarget& known) {
+      return known.address.is_tcp() && known.address.incarnation == each.incarnation;
+    });
+    if (same == targets.end())
+      targets.push_back({each, *std::move(hosts)});
+    else
+      same->hosts.insert(same->hosts.end(), hosts->begin(), hosts->end());
+  }
+  if (targets.empty()) return unresolved;
+  return targets;
+}
+
 class AsioControlPlane final : public ControlPlane {
  public:
   AsioControlPlane(const Identity& us, SessionEvents& events, const base::Log& log)
@@ -62,29 +95,38 @@ class AsioControlPlane final : public ControlPlane {
   }
 
   using ControlPlane::connect;
-  Result<std::shared_ptr<Session>> connect(const SocketAddress& address, base::Deadline deadline,
+  Result<std::shared_ptr<Session>> connect(std::span<const SocketAddress> addresses,
+                                           base::Deadline deadline,
                                            const std::string& expect) override {
-    std::vector<net::TcpAddress> hosts;
-    if (address.is_tcp()) {
-      auto found = resolve(address, us_.leaves_host());
-      if (!found.ok()) return found.status();
-      hosts = *std::move(found);
-    }
+    auto targets = targets_of(addresses, us_.leaves_host());
+    if (!targets.ok()) return targets.status();
     Status full;  // the last no_resource answer
+    std::string refused;
     for (;;) {
-      auto session = try_connect(address, hosts, deadline, expect);
-      const Code code = session.status().code();
-      if (code == Code::timed_out && !full.ok()) return full;
-      full = code == Code::no_resource ? session.status() : Status();
-      // `disconnected`: closed without a reply, by a listener that is shutting down or by a proxy
-      // without a backend. Worth a retry.
-      if (code != Code::not_found && code != Code::unreachable && code != Code::no_resource &&
-          code != Code::disconnected)
-        return session;
-      if (const Status end = connects_.await_retry(address.is_tcp() ? kRetryTcp : kRetryConnect,
-                                                   deadline, session.status());
-          !end.ok())
-        return end;
+      Status last;
+      const Duration pause = targets->front().hosts.empty() ? kRetryConnect : kRetryTcp;
+      for (auto target = targets->begin(); target != targets->end();) {
+        auto session = try_connect(*target, deadline, expect);
+        const Code code = session.status().code();
+        if (code == Code::ok || code == Code::canceled) return session;
+        if (code == Code::timed_out && !full.ok()) return full;
+        full = code == Code::no_resource ? session.status() : Status();
+        last = session.status();
+        // `disconnected`: closed without a reply, by a listener that is shutting down or by a proxy
+        // without a backend. Worth a retry.
+        if (code == Code::not_found || code == Code::unreachable || code == Code::no_resource ||
+            code == Code::disconnected) {
+          ++target;
+          continue;
+        }
+        if (targets->size() == 1 && refused.empty()) return session;
+        refused += "; " + target->address.to_string() + ": " + last.what();
+        target = targets->erase(target);
+      }
+      if (targets->empty())
+        return Status(last.code(), last.scope(), "refused at each address" + refused);
+      if (!refused.empty()) last = Status(last.code(), last.scope(), last.what() + refused);
+      if (const Status end = connects_.await_retry(pause, deadline, last); !end.ok()) return end;
     }
   }
 
@@ -139,19 +181,19 @@ class AsioControlPlane final : public ControlPlane {
     asio::post(thread_.io(), std::move(task));
   }
 
-  Result<std::shared_ptr<Session>> try_connect(const SocketAddress& address,
-                                               const std::vector<net::TcpAddress>& hosts,
-                                               base::Deadline deadline, const std::string& expect) {
-    auto socket = address.is_tcp() ? connect_to(hosts, deadline)
+  Result<std::shared_ptr<Session>> try_connect(const ConnectTarget& target, base::Deadline deadline,
+                                               const std::string& expect) {
+    const SocketAddress& address = target.address;
+    auto socket = address.is_tcp() ? connect_to(target.hosts, deadline)
                                    : connect_to(address.path, std::min(deadline.left(), kQueues));
     if (!socket.ok()) return socket.status();
     if (!address.is_tcp()) socket->close_by(us_.closer->sink_of(socket->get()));
     const auto result = std::make_shared<ConnectResult>();  // shared with connections_
-    result->expect = expect;
+    result->expect = {.name = expect, .incarnation = address.incarnation};
     post([this, result, deadline, ours = *std::move(socket)]() mutable {
       connections_.adopt(std::move(ours), deadline.left(), result);
     });
-    return connects_.await(*result, deadline, address);
+    return connects_.await(*result, deadline, address.to_string());
   }
 
   /// Polls until all queued frames are sent, or the deadline.

@@ -29,16 +29,19 @@ class ControlPlane {
   /// replaces the previous address of the same family (Unix socket or TCP). Replaces a stale Unix
   /// socket. busy: another process listens there. permission_denied, not_found: as resolve().
   virtual Result<SocketAddress> listen(const SocketAddress& address) = 0;
-  /// Connects, and returns once both sides are ready. Retries until the deadline while no process
-  /// listens there or the listener closes without a reply. unreachable: none listened by the
-  /// deadline; timed_out: no host answered. A refusal has the peer's text. permission_denied,
+  /// Connects to the Engine that has these addresses, and returns once both sides are ready. Tries
+  /// Unix sockets first, then all TCP addresses together. Retries until the deadline while no
+  /// process listens there or the listener closes without a reply. unreachable: none listened by
+  /// the deadline; timed_out: no host answered. A refusal has the peer's text. permission_denied,
   /// not_found: as resolve(), returned at once; a missing Unix socket is retried.
-  /// permission_denied also: `expect` is not empty and the peer has another name.
-  virtual Result<std::shared_ptr<Session>> connect(const SocketAddress& address,
+  /// permission_denied also: the peer has another name than `expect`, unless that is empty, or is
+  /// not the Engine of the address. An address that is refused is tried no more.
+  virtual Result<std::shared_ptr<Session>> connect(std::span<const SocketAddress> addresses,
                                                    base::Deadline deadline,
                                                    const std::string& expect) = 0;
-  Result<std::shared_ptr<Session>> connect(const SocketAddress& address, base::Deadline deadline) {
-    return connect(address, deadline, {});
+  Result<std::shared_ptr<Session>> connect(const SocketAddress& address, base::Deadline deadline,
+                                           const std::string& expect = {}) {
+    return connect(std::span(&address, 1), deadline, expect);
   }
   /// Opens one more connection to the address of a remote Session, for one transport, as
   /// Channel::open_data_connection() describes. Returns at once.

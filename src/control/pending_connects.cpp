@@ -30,15 +30,14 @@ Status PendingConnects::await_retry(Duration pause, base::Deadline deadline,
 
 Result<std::shared_ptr<Session>> PendingConnects::await(ConnectResult& result,
                                                         base::Deadline deadline,
-                                                        const SocketAddress& address) {
+                                                        const std::string& address) {
   const base::MutexLock lock(mutex_);
   bool interrupted = false;
   while (!result.decided) {
     result.abandoned = deadline.passed() || closing_ || interrupted;
     if (interrupted) return base::interrupted();
     if (deadline.passed())
-      return Status(Code::timed_out, Scope::peer,
-                    "no answer to the handshake at " + address.to_string());
+      return Status(Code::timed_out, Scope::peer, "no answer to the handshake at " + address);
     if (closing_) return closing();
     interrupted = base::wait_or_interrupted(changed_, mutex_, deadline);
   }

@@ -16,7 +16,7 @@ namespace linkspan::control {
 
 /// Contains the answer to one attempt of connect(). PendingConnects guards all but `expect`.
 struct ConnectResult {
-  std::string expect;  // the peer's name; empty: any
+  ExpectedPeer expect;
   bool decided = false;
   bool abandoned = false;  // connect() does not wait any more
   Status status;
@@ -34,7 +34,7 @@ class PendingConnects {
       LINKSPAN_EXCLUDES(mutex_);
   /// Waits for decide(). timed_out: the text names `address`. canceled: as await_retry().
   Result<std::shared_ptr<Session>> await(ConnectResult& result, base::Deadline deadline,
-                                         const SocketAddress& address) LINKSPAN_EXCLUDES(mutex_);
+                                         const std::string& address) LINKSPAN_EXCLUDES(mutex_);
   /// Returns false if connect() does not wait any more.
   bool decide(ConnectResult& result, const Status& status,
               std::shared_ptr<Session> session = nullptr) LINKSPAN_EXCLUDES(mutex_);

@@ -128,6 +128,12 @@ struct Identity {
   bool leaves_host() const noexcept { return insecure || !secret.empty(); }
 };
 
+/// Names who alone is accepted at the other end of a connect().
+struct ExpectedPeer {
+  std::string name{};             ///< Empty: any.
+  std::uint64_t incarnation = 0;  ///< 0: any.
+};
+
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
@@ -172,9 +178,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
   // Control thread only:
-  /// Sets the only accepted name of the peer, checked after its proof. Call before start(). Empty:
-  /// any name.
-  void expect(std::string name) { expected_ = std::move(name); }
+  /// Sets who alone is accepted as the peer, checked after its proof. Call before start().
+  void expect(ExpectedPeer peer) { expected_ = std::move(peer); }
   Status start();
   void on_readable();
   void on_process_end();
@@ -236,7 +241,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionEnd end_;
   std::optional<DataConnectionHello> data_connection_;
   PeerFacts peer_;
-  std::string expected_;
+  ExpectedPeer expected_;
   NotificationRings rings_;
 };
 

@@ -177,10 +177,15 @@ Status Session::on_proof(const base::Frame& frame) {
 }
 
 Status Session::establish() {
-  if (!expected_.empty() && hello().engine != expected_)
+  if (!expected_.name.empty() && hello().engine != expected_.name)
     return {Code::permission_denied, Scope::peer,
-            "the peer there is \"" + hello().engine + "\", and not \"" + expected_ +
+            "the peer there is \"" + hello().engine + "\", and not \"" + expected_.name +
                 "\" as ConnectOptions::expect says"};
+  if (expected_.incarnation != 0 && incarnation() != expected_.incarnation)
+    return {Code::permission_denied, Scope::peer,
+            "the peer there is \"" + hello().engine +
+                "\", and not the Engine of the address, which has ended or listens at another "
+                "host: ask it for Engine::addresses()"};
   if (Status status = events_.on_established(shared_from_this()); !status.ok()) return status;
   stage_ = SessionStage::established;
   limit_payload(base::kMaxPayload);

@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -18,6 +21,21 @@ namespace {
 
 constexpr std::size_t kMaxHost = 253;  // of a name in DNS
 constexpr int kTryPorts = 16;
+constexpr std::size_t kMaxAddresses = 64;
+constexpr std::size_t kIncarnationDigits = 16;
+
+/// Removes "#" and the digits of an incarnation from the end of `address`. Returns 0 if it has
+/// none.
+std::uint64_t cut_incarnation(std::string_view& address) {
+  const std::size_t mark = address.rfind('#');
+  if (mark == std::string_view::npos || address.size() - mark - 1 != kIncarnationDigits) return 0;
+  std::uint64_t incarnation = 0;
+  const char* const end = address.data() + address.size();
+  const auto [read, error] = std::from_chars(address.data() + mark + 1, end, incarnation, 16);
+  if (error != std::errc() || read != end) return 0;
+  address = address.substr(0, mark);
+  return incarnation;
+}
 
 /// "host:port" or "[host]:port". Null, or what is wrong with it.
 const char* parse_tcp(std::string_view rest, SocketAddress& into) {
@@ -96,9 +114,14 @@ Status not_bound(const std::string& path, int error) {
 }  // namespace
 
 std::string SocketAddress::to_string() const {
-  if (!is_tcp()) return "unix:" + path;
   const bool six = host.find(':') != std::string::npos;
-  return "tcp:" + (six ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  std::string text = is_tcp()
+                         ? "tcp:" + (six ? "[" + host + "]" : host) + ":" + std::to_string(port)
+                         : "unix:" + path;
+  if (incarnation == 0) return text;
+  std::array<char, kIncarnationDigits + 2> digits{};
+  (void)std::snprintf(digits.data(), digits.size(), "#%016" PRIx64, incarnation);
+  return text + digits.data();
 }
 
 Result<SocketAddress> parse_address(std::string_view address, const std::string& folder) {
@@ -108,11 +131,13 @@ Result<SocketAddress> parse_address(std::string_view address, const std::string&
   };
   constexpr std::string_view kUnix = "unix:", kTcp = "tcp:";
   std::string_view rest = address;
+  const std::uint64_t incarnation = cut_incarnation(rest);
   if (rest.find('\0') != std::string_view::npos) return bad("has a zero byte");
   if (rest.starts_with(kTcp)) {
     SocketAddress at;
     const char* const wrong = parse_tcp(rest.substr(kTcp.size()), at);
     if (wrong != nullptr) return bad(wrong);
+    at.incarnation = incarnation;
     return at;
   }
   if (rest.starts_with(kUnix))
@@ -134,7 +159,23 @@ Result<SocketAddress> parse_address(std::string_view address, const std::string&
                    .c_str());
   if (path.size() >= sizeof(sockaddr_un::sun_path))
     return bad("longer than the 107 bytes that a Unix socket may have");
-  return SocketAddress{.path = std::move(path)};
+  return SocketAddress{.path = std::move(path), .incarnation = incarnation};
+}
+
+Result<std::vector<SocketAddress>> parse_addresses(std::string_view list,
+                                                   const std::string& folder) {
+  std::vector<SocketAddress> all;
+  for (;;) {
+    const std::size_t end = std::min({list.find(",unix:"), list.find(",tcp:"), list.size()});
+    auto at = parse_address(list.substr(0, end), folder);
+    if (!at.ok()) return at.status();
+    all.push_back(*std::move(at));
+    if (end == list.size()) return all;
+    if (all.size() == kMaxAddresses)
+      return Status(Code::invalid_argument, Scope::request,
+                    "more than 64 addresses: give those by which the Engine is reached best");
+    list.remove_prefix(end + 1);
+  }
 }
 
 Result<std::vector<net::TcpAddress>> resolve(const SocketAddress& address, bool leaves_host) {

@@ -18,17 +18,24 @@
 namespace linkspan::control {
 
 struct SocketAddress {
-  std::string path{};      ///< Path of a Unix socket. Empty: TCP, with host and port.
-  std::string host{};      ///< A name, or a number without brackets.
-  std::uint16_t port = 0;  ///< 0: the kernel chooses one to listen at.
+  std::string path{};             ///< Path of a Unix socket. Empty: TCP, with host and port.
+  std::string host{};             ///< A name, or a number without brackets.
+  std::uint16_t port = 0;         ///< 0: the kernel chooses one to listen at.
+  std::uint64_t incarnation = 0;  ///< Of the Engine that listens there. 0: any.
 
   bool is_tcp() const noexcept { return path.empty(); }
-  std::string to_string() const;  ///< "unix:/run/app/s", "tcp:127.0.0.1:4711", "tcp:[::1]:4711"
+  /// Returns "unix:/run/app/s", "tcp:127.0.0.1:4711" or "tcp:[::1]:4711"; with an incarnation and
+  /// its 16 digits behind it: "unix:/run/app/s#01c5529aa6ec45a8".
+  std::string to_string() const;
 };
 
 /// Parses the text of to_string(), "/path", or a bare name of a socket in `folder`.
 /// invalid_argument: empty, too long for a socket, without a port, or of an unknown scheme.
 Result<SocketAddress> parse_address(std::string_view address, const std::string& folder);
+/// Parses 1 to 64 addresses with commas between them; those after the first begin with their
+/// scheme.
+Result<std::vector<SocketAddress>> parse_addresses(std::string_view list,
+                                                   const std::string& folder);
 
 /// Resolves a TCP address to at least one. permission_denied: one is beyond loopback, and
 /// `leaves_host` is false. not_found: no host of that name.

@@ -135,6 +135,15 @@ std::vector<TcpAddress> addresses_of(std::span<const Interface> interfaces) {
   return out;
 }
 
+Result<std::vector<TcpAddress>> addresses_of_host() {
+  const auto all = all_interfaces();
+  if (!all.ok()) return all.status();
+  std::vector<TcpAddress> out;
+  for (const auto& [name, at] : *all)
+    for (const Interface::At& each : at) out.push_back(each.address);
+  return out;
+}
+
 std::optional<TcpAddress> parse_host(std::string_view text) {
   if (text.size() >= INET6_ADDRSTRLEN || text.find('\0') != std::string_view::npos)
     return std::nullopt;

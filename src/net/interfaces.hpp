@@ -34,6 +34,8 @@ struct Interface {
 /// kMaxInterfaceAddresses.
 Result<std::vector<Interface>> find_interfaces(std::string_view names, std::string_view option);
 std::vector<TcpAddress> addresses_of(std::span<const Interface> interfaces);
+/// Returns the addresses that count of all interfaces, in the order of the interfaces' names.
+Result<std::vector<TcpAddress>> addresses_of_host();
 
 /// Parses an address that a peer claims. nullopt: it is not numeric, or does not count.
 std::optional<TcpAddress> parse_host(std::string_view text);

@@ -49,6 +49,28 @@ TEST(SocketAddress, IsAPathANameOrAHostAndAPort) {
   }
 }
 
+TEST(SocketAddress, EndsWithTheIncarnationOfItsEngine) {
+  for (const char* text : {"unix:/a/b#01c5529aa6ec45a8", "tcp:127.0.0.1:4711#01c5529aa6ec45a8"}) {
+    EXPECT_EQ(parsed(text).incarnation, 0x01c5529aa6ec45a8u);
+    EXPECT_EQ(parsed(text).to_string(), text);
+  }
+  EXPECT_EQ(parsed("/a/b#01c5529aa6ec45a8").path, "/a/b");
+  for (const char* path : {"/a#b", "/a#0", "/a#01c5529aa6ec45ag", "/a#001c5529aa6ec45a8"}) {
+    EXPECT_EQ(parsed(path).path, path) << "any other number sign is part of the path";
+    EXPECT_EQ(parsed(path).incarnation, 0u);
+  }
+}
+
+TEST(SocketAddress, ListsAreSplitAtCommasBeforeASchemeAlone) {
+  const auto all = take(parse_addresses("name,x,unix:/a,b,tcp:[::1]:4", "/run/here"));
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].path, "/run/here/name,x");
+  EXPECT_EQ(all[1].path, "/a,b");
+  EXPECT_EQ(all[2].to_string(), "tcp:[::1]:4");
+  EXPECT_EQ(parse_addresses("", "/run/here").status().code(), Code::invalid_argument);
+  EXPECT_EQ(parse_addresses("unix:/a,tcp:", "/run/here").status().code(), Code::invalid_argument);
+}
+
 TEST(SocketAddress, ThatIsNoneIsNamedWithWhatIsWrong) {
   struct {
     std::string text;

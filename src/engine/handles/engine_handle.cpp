@@ -1,4 +1,6 @@
 // Engine: each call goes to the EngineImpl and its services.
+#include <algorithm>
+
 #include "engine/on_engine_impl.hpp"
 
 namespace linkspan {
@@ -63,6 +65,9 @@ Status Engine::listen(std::string_view address) {
 std::string Engine::address() const {
   return on(impl_, [&](auto& impl) { return impl.services().manager.address(); });
 }
+std::string Engine::addresses() const {
+  return on(impl_, [&](auto& impl) { return impl.services().manager.addresses(); });
+}
 Result<Peer> Engine::connect(std::string_view address, Duration timeout) {
   return connect(address, ConnectOptions{.timeout = timeout});
 }
@@ -73,6 +78,23 @@ Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& opt
 }
 Result<Peer> Engine::accept(Duration timeout) {
   return on(impl_, [&](auto& impl) { return met(impl_, impl.services().manager.accept(timeout)); });
+}
+std::vector<Peer> Engine::peers() const {
+  return on(impl_, [&](auto& impl) {
+    std::vector<Peer> connected;
+    for (const auto& each : impl.services().peers.all())
+      if (each->state() == PeerState::up)
+        connected.push_back(HandleAccess::peer(impl_, each->id(), each->session()->hello().engine));
+    return connected;
+  });
+}
+Result<Peer> Engine::find_peer(std::string_view name) const {
+  const std::vector<Peer> connected = peers();
+  const auto found = std::find_if(connected.rbegin(), connected.rend(),
+                                  [&](const Peer& each) { return each.name() == name; });
+  if (found != connected.rend()) return *found;
+  return Status(Code::not_found, Scope::request,
+                "no Engine \"" + std::string(name) + "\" is connected");
 }
 std::vector<Result<Transfer>> Engine::write_to_all(const Region& local,
                                                    std::span<const RemoteRegion> targets,

@@ -22,6 +22,7 @@ Status PeerManager::listen(std::string_view address) {
   const auto bound = control_->listen(*at);
   if (!bound.ok()) return bound.status();
   const base::MutexLock lock(mutex_);
+  (bound->is_tcp() ? tcp_ : unix_) = *bound;
   address_ = bound->to_string();
   return {};
 }
@@ -31,14 +32,45 @@ std::string PeerManager::address() const {
   return address_;
 }
 
+std::string PeerManager::addresses() const {
+  std::vector<control::SocketAddress> all;
+  {
+    const base::MutexLock lock(mutex_);
+    if (!unix_.path.empty()) all.push_back(unix_);
+    if (!tcp_.host.empty()) all.push_back(tcp_);
+  }
+  if (!all.empty() && all.back().is_tcp()) {
+    const control::SocketAddress first = all.back();
+    const bool any = first.host == "0.0.0.0" || first.host == "::";
+    if (any) all.pop_back();
+    std::vector<net::TcpAddress> more = net::addresses_of(uses_.identity.interfaces);
+    if (any)
+      if (const auto host = net::addresses_of_host(); host.ok())
+        more.insert(more.end(), host->begin(), host->end());
+    for (const net::TcpAddress& each : more)
+      if ((first.host != "0.0.0.0" || each.raw.ss_family == AF_INET) &&
+          std::ranges::find(all, each.host(), &control::SocketAddress::host) == all.end())
+        all.push_back({.host = each.host(), .port = first.port});
+    if (any && (all.empty() || !all.back().is_tcp()))  // a host without a network
+      all.push_back({.host = first.host == "::" ? "::1" : "127.0.0.1", .port = first.port});
+  }
+  std::string text;
+  for (control::SocketAddress& each : all) {
+    each.incarnation = uses_.identity.incarnation;
+    text += (text.empty() ? "" : ",") + each.to_string();
+  }
+  return text;
+}
+
 Result<PeerManager::MetPeer> PeerManager::connect(std::string_view address,
                                                   const ConnectOptions& options) {
-  const auto at = control::parse_address(address, uses_.options.socket_dir);
+  const auto at = control::parse_addresses(address, uses_.options.socket_dir);
   if (!at.ok()) return at.status();
-  if (at->is_tcp() && at->port == 0)
-    return Status(
-        Code::invalid_argument, Scope::request,
-        at->to_string() + ": nobody is at port 0; Engine::address() there names the port");
+  for (const control::SocketAddress& each : *at)
+    if (each.is_tcp() && each.port == 0)
+      return Status(
+          Code::invalid_argument, Scope::request,
+          each.to_string() + ": nobody is at port 0; Engine::address() there names the port");
   auto session = control_->connect(*at, base::Deadline::in(options.timeout), options.expect);
   if (!session.ok()) return session.status();
   return MetPeer{(*session)->id(), (*session)->hello().engine};

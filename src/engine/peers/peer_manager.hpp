@@ -17,6 +17,7 @@
 #include "base/mutex.hpp"
 #include "base/options.hpp"
 #include "control/control_plane.hpp"
+#include "control/socket_address.hpp"
 #include "engine/notifications/inbox.hpp"
 #include "engine/peers/peer_table.hpp"
 #include "engine/progress/progress_thread.hpp"
@@ -48,7 +49,8 @@ class PeerManager {
   void set_control(control::ControlPlane& control) noexcept { control_ = &control; }
 
   Status listen(std::string_view address) LINKSPAN_EXCLUDES(mutex_);
-  std::string address() const LINKSPAN_EXCLUDES(mutex_);  ///< Empty: it does not listen.
+  std::string address() const LINKSPAN_EXCLUDES(mutex_);    ///< Empty: it does not listen.
+  std::string addresses() const LINKSPAN_EXCLUDES(mutex_);  ///< As Engine::addresses().
   Result<MetPeer> connect(std::string_view address, const ConnectOptions& options);
   Result<MetPeer> accept(Duration timeout) LINKSPAN_EXCLUDES(mutex_);
   void close() LINKSPAN_EXCLUDES(mutex_);  ///< Ends all waits of accept().
@@ -73,7 +75,8 @@ class PeerManager {
   mutable base::Mutex mutex_;
   base::Condition event_;
   std::deque<MetPeer> accepted_ LINKSPAN_GUARDED_BY(mutex_);  // not returned by accept() yet
-  std::string address_ LINKSPAN_GUARDED_BY(mutex_);
+  control::SocketAddress unix_ LINKSPAN_GUARDED_BY(mutex_), tcp_ LINKSPAN_GUARDED_BY(mutex_);
+  std::string address_ LINKSPAN_GUARDED_BY(mutex_);  // the last of the two
   bool closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
 };
 
