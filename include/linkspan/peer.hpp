@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "linkspan/prepared.hpp"
 #include "linkspan/region.hpp"
@@ -59,12 +60,18 @@ class LINKSPAN_API Peer {
   /// region can be reached on its own host only. timed_out, disconnected.
   Result<RemoteRegion> lookup(std::string_view name,
                               Duration timeout = std::chrono::seconds(10)) const;
+  /// Imports the regions of all names, in about the time of one answer and all mappings. An error
+  /// is that of the first name that has one; then no region is imported.
+  Result<std::vector<RemoteRegion>> lookup_all(std::span<const std::string> names,
+                                               Duration timeout = std::chrono::seconds(10)) const;
 
   /// Imports all regions of the set that the peer published under `name`, all of one version.
-  /// Errors are lookup()'s; timed_out also if new versions are published faster than they can be
-  /// imported (the text says so). unsupported: the peer's release publishes no sets.
-  Result<RegionSet> lookup_set(std::string_view name,
-                               Duration timeout = std::chrono::seconds(10)) const;
+  /// Regions that an earlier version `known` has as well are taken from there: a set that has grown
+  /// costs what is new. Errors are lookup()'s; timed_out also if new versions are published faster
+  /// than they can be imported (the text says so). unsupported: the peer's release publishes no
+  /// sets.
+  Result<RegionSet> lookup_set(std::string_view name, Duration timeout = std::chrono::seconds(10),
+                               const RegionSet& known = {}) const;
   /// Waits until the set's version is greater than `above`, and returns it. 0 accepts any version;
   /// the name need not be published yet. The peer sends one message when it publishes, so waiting
   /// costs no traffic. timed_out: no such version. no_resource: 64 calls wait at this peer.

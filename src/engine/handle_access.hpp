@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "linkspan/engine.hpp"
 
@@ -37,6 +38,13 @@ struct HandleAccess {
       return Region(*std::move(state));
     else
       return Handle(impl, *std::move(state));
+  }
+  static std::vector<RemoteRegion> regions(const std::shared_ptr<EngineImpl>& impl,
+                                           std::vector<std::shared_ptr<ImportedRegion>> imported) {
+    std::vector<RemoteRegion> regions;
+    regions.reserve(imported.size());
+    for (auto& each : imported) regions.push_back(RemoteRegion(impl, std::move(each)));
+    return regions;
   }
   static Peer peer(std::shared_ptr<EngineImpl> impl, std::uint64_t id, std::string name) {
     return {std::move(impl), id, std::move(name)};

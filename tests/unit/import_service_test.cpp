@@ -83,6 +83,62 @@ TEST_F(Imports, OfASetAreAllOfItsNewestVersion) {
   EXPECT_EQ(take(service_.await_version(to_far_.id(), "set", version - 1, 10s)), version);
 }
 
+TEST_F(Imports, OfASetTakeWhatIsKnown) {
+  std::vector<Region> regions;
+  for (int i = 0; i < 3; ++i) regions.push_back(take(far_.allocate_shared(4096)));
+  (void)take(far_.publish("set", std::span(regions).first(2)));
+  const auto before = take(service_.lookup_set(to_far_.id(), "set", 10s));
+  const std::vector<Region> grown = {regions[1], regions[0], regions[2], regions[1]};
+  const std::uint64_t version = take(far_.publish("set", grown));
+  const auto asked = [&] {
+    return test::metric(far_, "keys_sent_total{peer=\"" + std::to_string(to_near_.id()) +
+                                  "\",name=\"" + to_near_.name() + "\"}");
+  };
+  const auto keys = asked();
+  const auto after = take(service_.lookup_set(to_far_.id(), "set", 10s, before.regions));
+  EXPECT_EQ(after.version, version);
+  ASSERT_EQ(after.regions.size(), 4u);
+  EXPECT_EQ(after.regions[0], before.regions[1]);
+  EXPECT_EQ(after.regions[1], before.regions[0]);
+  EXPECT_EQ(after.regions[3], before.regions[1]);
+  EXPECT_NE(after.regions[2], nullptr);
+  EXPECT_EQ(asked().value() - keys.value(), 1u) << "the new region alone";
+}
+
+TEST_F(Imports, OfManyNamesAreOneForEachName) {
+  std::vector<Region> regions;
+  std::vector<std::string> names;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    names.push_back("many/" + std::to_string(i));
+    regions.push_back(take(far_.allocate_shared(4096 * (i + 1))));
+    must(far_.publish(names.back(), regions.back()));
+  }
+  const auto imported = take(service_.lookup_all(to_far_.id(), names, 10s));
+  ASSERT_EQ(imported.size(), names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(imported[i]->name, names[i]);
+    EXPECT_EQ(imported[i]->bytes, 4096 * (i + 1));
+  }
+  EXPECT_TRUE(take(service_.lookup_all(to_far_.id(), {}, 10s)).empty());
+  names[7] = "none";
+  EXPECT_TRUE(is(service_.lookup_all(to_far_.id(), names, 10s).status(), Code::not_found, "none"));
+  names[7] = "";
+  EXPECT_TRUE(
+      is(service_.lookup_all(to_far_.id(), names, 10s).status(), Code::invalid_argument, "has 0"));
+}
+
+TEST_F(Imports, OfManyNamesAreAskedForTogether_AndFailAsTheFirstThatDoes) {
+  const std::vector<std::string> names(20, "x");
+  auto ended = begin([&] { return service_.lookup_all(id(), names, 10s).status(); });
+  std::vector<std::uint64_t> requests;
+  for (int i = 0; i < 16; ++i) requests.push_back(raw_.next(FrameOp::import).header.id);
+  for (std::size_t i = requests.size(); i-- != 0;)
+    answer(requests[i], Code::not_found, "number " + std::to_string(i));
+  EXPECT_TRUE(is(ended.get(), Code::not_found, "number 0"));
+  raw_.send(FrameOp::import, 1, control::encode_import("nothing"));
+  EXPECT_TRUE(is(raw_.next_error(), Code::not_found)) << "nothing more was asked";
+}
+
 TEST_F(Imports, RefuseANameThatNoRegionHas) {
   const std::string longest(memory::kMaxNameBytes, 'n');
   EXPECT_TRUE(is(service_.lookup(to_far_.id(), longest, 10s).status(), Code::not_found));
@@ -171,6 +227,8 @@ TEST_F(Imports, OfASetBeginAgain_WhenItIsPublishedAnewMeanwhile) {
     answer_set(question.header.id, {.version = version, .serials = {10 + version, 20}});
     const auto import = raw_.next(FrameOp::import);
     EXPECT_EQ(take(control::decode_import(import.payload)).serial, 10 + version);
+    EXPECT_EQ(take(control::decode_import(raw_.next(FrameOp::import).payload)).serial, 20u)
+        << "asked for before the first is answered";
     answer(import.header.id, Code::not_found, "no more " + std::to_string(version));
   }
   (void)raw_.next(FrameOp::ask_set);

@@ -1,5 +1,6 @@
 #include "engine/directory/import_service.hpp"
 
+#include <deque>
 #include <utility>
 
 #include "base/interrupt.hpp"
@@ -8,6 +9,9 @@
 
 namespace linkspan::engine {
 namespace {
+
+/// Bounds the regions that are asked for at once: their answers may take file descriptors.
+constexpr std::size_t kMaxAsked = 16;
 
 Status check_name(std::string_view name) {
   if (!name.empty() && name.size() <= memory::kMaxNameBytes) return {};
@@ -25,14 +29,31 @@ Status unexpected_answer() {
 ImportService::Imported ImportService::lookup(std::uint64_t peer, std::string_view name,
                                               Duration timeout) {
   if (Status status = check_name(name); !status.ok()) return status;
-  return import_named(peer, name, 0, base::Deadline::in(timeout));
+  const RegionName region{name};
+  auto all = import_all(peer, std::span(&region, 1), base::Deadline::in(timeout));
+  if (!all.ok()) return all.status();
+  return std::move(all->front());
 }
 
-Result<ImportService::ImportedSet> ImportService::lookup_set(std::uint64_t peer,
-                                                             std::string_view name,
-                                                             Duration timeout) {
+ImportService::AllImported ImportService::lookup_all(std::uint64_t peer,
+                                                     std::span<const std::string> names,
+                                                     Duration timeout) {
+  std::vector<RegionName> regions;
+  for (const std::string& name : names) {
+    if (Status status = check_name(name); !status.ok()) return status;
+    regions.push_back({name});
+  }
+  return import_all(peer, regions, base::Deadline::in(timeout));
+}
+
+Result<ImportService::ImportedSet> ImportService::lookup_set(
+    std::uint64_t peer, std::string_view name, Duration timeout,
+    std::span<const std::shared_ptr<ImportedRegion>> known) {
   if (Status status = check_name(name); !status.ok()) return status;
   const base::Deadline deadline = base::Deadline::in(timeout);
+  std::map<std::uint64_t, std::shared_ptr<ImportedRegion>> imported;  // by serial
+  for (const auto& each : known)
+    if (each != nullptr && each->peer == peer) imported.emplace(each->serial, each);
   ImportedSet found;
   Status failed;
   for (std::size_t versions = 0;; ++versions) {
@@ -46,13 +67,21 @@ Result<ImportService::ImportedSet> ImportService::lookup_set(std::uint64_t peer,
     if (!set.ok()) return set.status();
     if (set->version == found.version) return failed;  // not caused by a newer version
     found = {.version = set->version, .regions = {}};
-    failed = {};
-    for (std::size_t i = 0; failed.ok() && i < set->serials.size(); ++i) {
-      auto region = import_named(peer, name, set->serials[i], deadline);
-      failed = region.status();
-      if (region.ok()) found.regions.push_back(*std::move(region));
+    std::vector<RegionName> missing;
+    for (const std::uint64_t serial : set->serials)
+      if (imported.try_emplace(serial).second) missing.push_back({name, serial});
+    auto regions = import_all(peer, missing, deadline);
+    failed = regions.status();
+    for (std::size_t i = 0; i < missing.size(); ++i) {
+      if (failed.ok())
+        imported[missing[i].serial] = std::move((*regions)[i]);
+      else
+        imported.erase(missing[i].serial);
     }
-    if (failed.ok()) return found;
+    if (failed.ok()) {
+      for (const std::uint64_t serial : set->serials) found.regions.push_back(imported[serial]);
+      return found;
+    }
     if (InterruptCheck::has_ended()) return base::interrupted();
   }
 }
@@ -74,7 +103,8 @@ Result<memory::PublishedSet> ImportService::ask_for_set(std::uint64_t peer,
                                                         base::Deadline deadline) {
   // Shared with the Control thread, which answers.
   const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
-  Status status = ask(lookup, control::FrameOp::ask_set, encode(question), question.name);
+  Status status =
+      await(*lookup, send(lookup, control::FrameOp::ask_set, encode(question)), question.name);
   const bool gives_up =
       question.waits && (status.code() == Code::timed_out || status.code() == Code::canceled);
   if (const auto session = gives_up ? peers_.session_of(peer) : nullptr; session != nullptr) {
@@ -85,19 +115,44 @@ Result<memory::PublishedSet> ImportService::ask_for_set(std::uint64_t peer,
   return std::move(lookup->set);
 }
 
-ImportService::Imported ImportService::import_named(std::uint64_t peer, std::string_view name,
-                                                    std::uint64_t serial, base::Deadline deadline) {
-  const auto lookup = std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer});
-  Status status = ask(lookup, control::FrameOp::import, control::encode_import(name, serial), name);
-  if (!status.ok()) return status;
-  if (lookup->region == nullptr) return unexpected_answer();
-  return std::move(lookup->region);
+/// Imports the regions, of which some are asked for while answers of others are awaited. An error
+/// is that of the first region that has one.
+ImportService::AllImported ImportService::import_all(std::uint64_t peer,
+                                                     std::span<const RegionName> regions,
+                                                     base::Deadline deadline) {
+  struct Asked {
+    std::shared_ptr<Lookup> lookup;
+    Status sent;
+    std::string_view name;
+  };
+  std::deque<Asked> asked;
+  std::vector<std::shared_ptr<ImportedRegion>> imported;
+  imported.reserve(regions.size());
+  Status failed;
+  for (auto next = regions.begin(); !asked.empty() || (next != regions.end() && failed.ok());) {
+    if (next != regions.end() && failed.ok() && asked.size() < kMaxAsked) {
+      asked.push_back(
+          {std::make_shared<Lookup>(Lookup{.deadline = deadline, .peer = peer}), {}, next->name});
+      Asked& last = asked.back();
+      last.sent = send(last.lookup, control::FrameOp::import,
+                       control::encode_import(next->name, next->serial));
+      ++next;
+      continue;
+    }
+    const Asked first = std::move(asked.front());
+    asked.pop_front();
+    Status status = await(*first.lookup, failed.ok() ? first.sent : failed, first.name);
+    if (status.ok() && first.lookup->region == nullptr) status = unexpected_answer();
+    if (failed.ok()) failed = status;
+    if (status.ok()) imported.push_back(std::move(first.lookup->region));
+  }
+  if (!failed.ok()) return failed;
+  return imported;
 }
 
-/// Sends a request and waits for the answer. On return the lookup belongs to the caller alone: it
-/// has left lookups_, and a late reply is ignored.
-Status ImportService::ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
-                          std::span<const std::byte> question, std::string_view name) {
+/// Sends a request, whose answer await() returns. Must be followed by await(), also on an error.
+Status ImportService::send(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
+                           std::span<const std::byte> question) {
   {
     const base::MutexLock lock(mutex_);
     lookup->id = ++last_lookup_;
@@ -105,23 +160,26 @@ Status ImportService::ask(const std::shared_ptr<Lookup>& lookup, control::FrameO
   }
   // After the entry was made, so that a close() that begins now finds it.
   const auto session = peers_.session_of(lookup->peer);
-  Status status = session == nullptr ? Status(Code::disconnected, Scope::peer,
-                                              "peer " + std::to_string(lookup->peer) +
-                                                  " is gone or is being "
-                                                  "closed")
-                                     : session->send(op, lookup->id, question);
+  if (session != nullptr) return session->send(op, lookup->id, question);
+  return {Code::disconnected, Scope::peer,
+          "peer " + std::to_string(lookup->peer) + " is gone or is being closed"};
+}
+
+/// Waits for the answer to a request unless `sent` is an error. On return the lookup belongs to the
+/// caller alone: it has left lookups_, and a late reply is ignored.
+Status ImportService::await(Lookup& lookup, const Status& sent, std::string_view name) {
   const base::MutexLock lock(mutex_);
   bool interrupted = false;
-  while (status.ok() && !lookup->answer && !closed_ && !interrupted && !lookup->deadline.passed())
-    interrupted = base::wait_or_interrupted(answered_, mutex_, lookup->deadline);
-  lookups_.erase(lookup->id);
-  if (!status.ok()) return status;
-  if (lookup->answer) return *lookup->answer;
+  while (sent.ok() && !lookup.answer && !closed_ && !interrupted && !lookup.deadline.passed())
+    interrupted = base::wait_or_interrupted(answered_, mutex_, lookup.deadline);
+  lookups_.erase(lookup.id);
+  if (!sent.ok()) return sent;
+  if (lookup.answer) return *lookup.answer;
   if (closed_) return {Code::canceled, Scope::process, "the Engine is closed"};
   if (interrupted) return base::interrupted();
   return {
       Code::timed_out, Scope::request,
-      "peer " + std::to_string(lookup->peer) + " did not answer for " + quoted(name) + " in time"};
+      "peer " + std::to_string(lookup.peer) + " did not answer for " + quoted(name) + " in time"};
 }
 
 void ImportService::on_set_reply(const control::Session& session, std::uint64_t request,
@@ -236,6 +294,7 @@ ImportService::Imported ImportService::map(const PeerIdentity& peer,
   auto imported = std::make_shared<ImportedRegion>();
   imported->peer = peer.id;
   imported->incarnation = peer.incarnation;
+  imported->serial = descriptor->id.serial;
   imported->name = descriptor->name;
   imported->kind = descriptor->kind;
   imported->bytes = descriptor->bytes;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,7 @@ namespace linkspan::engine {
 class ImportService {
  public:
   using Imported = Result<std::shared_ptr<ImportedRegion>>;
+  using AllImported = Result<std::vector<std::shared_ptr<ImportedRegion>>>;
   /// A version of a set, imported.
   struct ImportedSet {
     std::uint64_t version = 0;
@@ -40,7 +42,11 @@ class ImportService {
 
   Imported lookup(std::uint64_t peer, std::string_view name, Duration timeout)
       LINKSPAN_EXCLUDES(mutex_);
-  Result<ImportedSet> lookup_set(std::uint64_t peer, std::string_view name, Duration timeout)
+  AllImported lookup_all(std::uint64_t peer, std::span<const std::string> names, Duration timeout)
+      LINKSPAN_EXCLUDES(mutex_);
+  /// Regions of `known` that are in the set are not imported again.
+  Result<ImportedSet> lookup_set(std::uint64_t peer, std::string_view name, Duration timeout,
+                                 std::span<const std::shared_ptr<ImportedRegion>> known = {})
       LINKSPAN_EXCLUDES(mutex_);
   Result<std::uint64_t> await_version(std::uint64_t peer, std::string_view name,
                                       std::uint64_t above, Duration timeout)
@@ -82,12 +88,19 @@ class ImportService {
     bool opening = false;  // an answer is being imported; a second one is ignored
   };
 
-  Status ask(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
-             std::span<const std::byte> question, std::string_view name) LINKSPAN_EXCLUDES(mutex_);
+  /// Names a region by its name, or by its serial unless that is 0.
+  struct RegionName {
+    std::string_view name;
+    std::uint64_t serial = 0;
+  };
+
+  Status send(const std::shared_ptr<Lookup>& lookup, control::FrameOp op,
+              std::span<const std::byte> question) LINKSPAN_EXCLUDES(mutex_);
+  Status await(Lookup& lookup, const Status& sent, std::string_view name) LINKSPAN_EXCLUDES(mutex_);
   Result<memory::PublishedSet> ask_for_set(std::uint64_t peer, const control::AskSet& question,
                                            base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_);
-  Imported import_named(std::uint64_t peer, std::string_view name, std::uint64_t serial,
-                        base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_);
+  AllImported import_all(std::uint64_t peer, std::span<const RegionName> regions,
+                         base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_);
   bool expects(std::uint64_t peer, std::uint64_t request) LINKSPAN_EXCLUDES(mutex_);
   void finish(const PeerIdentity& peer, std::uint64_t request,
               Result<control::ExportedRegion>& answer) LINKSPAN_EXCLUDES(mutex_);

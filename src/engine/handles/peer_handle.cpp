@@ -19,14 +19,25 @@ Result<RemoteRegion> Peer::lookup(std::string_view name, Duration timeout) const
   return handle_of<RemoteRegion>(impl_,
                                  [&](auto& its) { return its.imports.lookup(id_, name, timeout); });
 }
-Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout) const {
-  return on(impl_, [&](auto& impl) -> Result<RegionSet> {
-    auto found = impl.services().imports.lookup_set(id_, name, timeout);
+Result<std::vector<RemoteRegion>> Peer::lookup_all(std::span<const std::string> names,
+                                                   Duration timeout) const {
+  return on(impl_, [&](auto& impl) -> Result<std::vector<RemoteRegion>> {
+    auto found = impl.services().imports.lookup_all(id_, names, timeout);
     if (!found.ok()) return found.status();
-    RegionSet set{.version = found->version, .regions = {}};
-    for (auto& region : found->regions)
-      set.regions.push_back(*HandleAccess::wrap<RemoteRegion>(impl_, Result(std::move(region))));
-    return set;
+    return HandleAccess::regions(impl_, *std::move(found));
+  });
+}
+Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout,
+                                   const RegionSet& known) const {
+  return on(impl_, [&](auto& impl) -> Result<RegionSet> {
+    std::vector<std::shared_ptr<engine::ImportedRegion>> imported;
+    for (const RemoteRegion& region : known.regions)
+      if (HandleAccess::owner(region) == impl_.get())
+        imported.push_back(HandleAccess::imported(region));
+    auto found = impl.services().imports.lookup_set(id_, name, timeout, imported);
+    if (!found.ok()) return found.status();
+    return RegionSet{.version = found->version,
+                     .regions = HandleAccess::regions(impl_, std::move(found->regions))};
   });
 }
 Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,

@@ -27,7 +27,7 @@ class CompletionQueueState;
 /// Threads: immutable after construction; destroyed without the peer's mutex.
 struct ImportedRegion {
   std::uint64_t peer = 0;  ///< Peer::id()
-  std::uint64_t incarnation = 0;
+  std::uint64_t incarnation = 0, serial = 0;
   std::string name;
   MemoryKind kind = MemoryKind::host;
   std::uint64_t bytes = 0;
