@@ -6,7 +6,7 @@ import atexit
 import dataclasses
 import os
 import weakref
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import _core, _errors, _memory
 from ._core import Peer, Region, RemoteRegion, Transfer
@@ -31,27 +31,63 @@ class Descriptor:
 
 
 class Engine(_core.Engine):
-    """The root object of a process: registers memory and connects to peers.
+    """Registers memory of this process and connects to peers.
 
-    name: shown in logs and errors. socket_dir: the directory of bare names of listen() and
-    connect(). any_uid: accepts peers of other users. use_gpu False: makes no CUDA call. cpu_threads
-    0: the default. copy_ctas: the most CTAs that one copy by a kernel uses; 0: copy engines only.
-    relay_gpus: how many other GPUs' PCIe links large copies may use. calibrate: measures rates at
-    first use. secret_file: a file with the secret shared with peers over TCP. insecure: allows TCP
-    beyond loopback without one; any process that reaches the port is then a peer
-    (docs/security.md). tls: encrypts all TCP traffic; needs a secret, and both sides must agree.
-    transport: options of the transports by key, {"tcp.interfaces": "eth1,eth2"}; docs/options.md
-    lists the keys. transfer_deadline: seconds.
-    None, or an empty text: the environment's (docs/options.md), else the default. Paths and
-    addresses are str, bytes or os.PathLike.
+    An option that is None or an empty text takes its value from the environment, else from the
+    table in docs/options.md.
 
+    name: Is shown in logs and to peers; at most 256 bytes.
+    socket_dir: Names the directory of the bare names that listen() and connect() take.
+    any_uid: Accepts peers of other users, who can then map whole allocations.
+    use_gpu: False makes no CUDA call.
+    cpu_threads: Sets how many threads copy by the CPU. 0 is the default.
+    copy_ctas: Limits the CTAs of one copy by a kernel. 0 uses copy engines only.
+    relay_gpus: Sets how many other GPUs' PCIe links large copies from pinned memory use as well.
+    calibrate: Measures the copiers of each GPU at their first use, and chooses by these rates.
+    secret_file: Names a file with the secret that peers over TCP share (docs/security.md).
+    insecure: Allows TCP beyond loopback without a secret. Anyone who reaches the port is a peer.
+    tls: Encrypts all TCP traffic. It needs a secret, and both sides must agree.
+    transport: Sets options of the transports by key: {"tcp.interfaces": "eth1,eth2"}.
+    transfer_deadline: Limits each transfer that has no deadline of its own, in seconds.
+
+    Paths and addresses are str, bytes or os.PathLike.
     `with Engine() as engine:` closes it at the end, as close() does; so does the interpreter's end.
     Log lines go to stderr, from LINKSPAN_LOG_LEVEL up, WARNING by default.
     Threads: any thread.
     """
 
-    def __init__(self, name: str = "", **options: Any) -> None:
-        super().__init__(name, **options)
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        socket_dir: str | bytes | os.PathLike = "",
+        any_uid: bool = False,
+        use_gpu: bool = True,
+        cpu_threads: int = 0,
+        copy_ctas: int | None = None,
+        relay_gpus: int | None = None,
+        calibrate: bool | None = None,
+        secret_file: str | bytes | os.PathLike = "",
+        insecure: bool | None = None,
+        tls: bool | None = None,
+        transport: Mapping[str, str] | None = None,
+        transfer_deadline: float | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            socket_dir=socket_dir,
+            any_uid=any_uid,
+            use_gpu=use_gpu,
+            cpu_threads=cpu_threads,
+            copy_ctas=copy_ctas,
+            relay_gpus=relay_gpus,
+            calibrate=calibrate,
+            secret_file=secret_file,
+            insecure=insecure,
+            tls=tls,
+            transport={} if transport is None else transport,
+            transfer_deadline=transfer_deadline,
+        )
         # Until deregistered or closed: dropping a Region drops neither its key nor its memory.
         self._regions: set[Region] = set()
         self._process = os.getpid()

@@ -1,0 +1,40 @@
+"""What editors, inspect and help() show of the Engine, and the Descriptors that it makes."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import re
+
+import pytest
+
+import linkspan
+
+
+def options_of_cpp() -> dict[str, str]:
+    """Returns the members of EngineOptions with their initialisers, as in the header."""
+    header = pathlib.Path(linkspan.include_dir(), "linkspan", "engine.hpp").read_text("utf-8")
+    struct = header[header.index("struct EngineOptions {") : header.index("struct ConnectOptions")]
+    return dict(re.findall(r"^  [^/\n]* (\w+)(?: = |\{)(\w*)\}?;", struct, re.MULTILINE))
+
+
+def test_the_signature_has_each_option_with_the_default_of_cpp() -> None:
+    options = dict(inspect.signature(linkspan.Engine).parameters)
+    assert options.pop("name").default == ""
+    cpp = options_of_cpp()
+    assert set(options) == set(cpp) - {"name", "log"}  # log: a function, which Python does not take
+    same = {"": (None, ""), "0": (None, 0), "false": (False,), "true": (True,)}
+    for name, option in options.items():
+        assert option.kind is option.KEYWORD_ONLY, name
+        assert option.default in same[cpp[name]], name
+        assert option.annotation is not option.empty, name
+        assert re.search(rf"^    {name}: [A-Z]", linkspan.Engine.__doc__, re.MULTILINE), name
+
+
+def test_an_unknown_option_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sokcet_dir'"):
+        linkspan.Engine("wrong", sokcet_dir="/run")
+    with pytest.raises(TypeError, match="positional argument"):
+        linkspan.Engine("wrong", "/run")
+    with linkspan.Engine(use_gpu=False, transport=None, copy_ctas=None, transfer_deadline=None):
+        pass
