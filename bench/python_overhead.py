@@ -93,9 +93,9 @@ def main() -> int:
 
     source, target, content, what = memories()
     with linkspan.Engine("here") as here, linkspan.Engine("there") as there:
-        there.publish("target", there.register(target))
+        there.publish("target", there.register_memory(target))
         peer = here.connect(there.listen())
-        region, remote = here.register(source), peer.lookup("target")
+        region, remote = here.register_memory(source), peer.lookup("target")
         small = peer.prepare("write", region, remote, [(8, 16, 8)])
         cpp, python, ordered, waited = [], [], [], []
         for _ in range(turns + 1):

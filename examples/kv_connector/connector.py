@@ -22,7 +22,7 @@ class KVConnector:
     def __init__(self, name: str, address: str, layout: Layout, caches: Sequence[Any]) -> None:
         self.engine = linkspan.Engine(name)
         self.engine.listen(address)
-        self.layout, self.layers = layout, [self.engine.register(each) for each in caches]
+        self.layout, self.layers = layout, [self.engine.register_memory(each) for each in caches]
         self.remotes: dict[str, Remote] = {}
         self._callers: dict[str, linkspan.Peer] = {}  # who has connected to us, by name
         self._sends: dict[str, list[Send]] = {}  # one for each rank
@@ -36,7 +36,7 @@ class KVConnector:
     def add_remote(self, name: str, metadata: bytes) -> None:
         """Of one that has started anew, too: it takes the place of its earlier life."""
         layout, layers = pickle.loads(metadata)
-        peers, regions = zip(*[self.engine.open(each) for each in layers])
+        peers, regions = zip(*[self.engine.lookup(each) for each in layers])
         self.remotes[name] = Remote(peers[0], list(regions), layout)
 
     def start_send(self, request: str, ranks: Sequence[str], mine: Any, its: Any) -> None:

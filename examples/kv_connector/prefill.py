@@ -88,7 +88,7 @@ class Prefill:
             self.ranks[each]("check", its, self.requests)
         self.moved += moved
         way = self.connector.remotes[ranks[0]]
-        path = way.peer.explain("write", self.connector.layers[0], way.layers[0], moved).path
+        path = way.peer.explain("write", self.connector.layers[0], way.layers[0], bytes=moved).path
         return f"{moved} bytes, {rate / 1e9:.2f} GB/s while they are computed, by {path}, verified"
 
     def begin(self, rank: str, layers: int) -> tuple[str, list[int], list[int]]:

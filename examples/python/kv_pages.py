@@ -53,7 +53,7 @@ def message(engine: linkspan.Engine) -> bytes:
 def prefill(path: str, size: int, rounds: int) -> None:
     with linkspan.Engine("prefill") as engine:
         cache = memory(size, 0)
-        ours = engine.register(cache)
+        ours = engine.register_memory(cache)
         decode = linkspan.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
         theirs = decode.lookup("kv", SECONDS)
         moved, took = 0, 0.0
@@ -68,7 +68,7 @@ def prefill(path: str, size: int, rounds: int) -> None:
             sent.wait(SECONDS)
             took += time.perf_counter() - begin
             moved += sent.bytes
-            way = decode.explain("write", ours, theirs, sent.bytes, len(pages)).path
+            way = decode.explain("write", ours, theirs, len(pages), sent.bytes).path
         end = message(engine).decode()
         bar(rounds, rounds)
         print(f"{moved} bytes in pages, {moved / took / 1e9:.2f} GB/s by {way}, {end}")
@@ -79,7 +79,7 @@ def decode(path: str, size: int, rounds: int) -> None:
         cache = memory(size, 1)
         expected = pattern(size, rounds)
         fill(cache, expected)
-        engine.publish("kv", engine.register(cache))
+        engine.publish("kv", engine.register_memory(cache))
         prefill = linkspan.rendezvous(engine, 0, 2, path=path, timeout=SECONDS)[1]
         for number in range(rounds):
             page, wanted = choose(size, number, "decode")

@@ -65,7 +65,7 @@ async def out_and_back(cache: Any, out: linkspan.Prepared, back: linkspan.Prepar
 def worker(path: str, size: int, rounds: int) -> None:
     with linkspan.Engine("worker") as engine:
         cache = torch.zeros(size, dtype=torch.uint8).cuda() if GPUS else np.zeros(size, np.uint8)
-        ours = engine.register(cache)
+        ours = engine.register_memory(cache)
         store = linkspan.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
         its = store.lookup("store", SECONDS)
         pages = linkspan.Pages(BLOCK, *slots(size))

@@ -47,7 +47,9 @@ def trainer(path: str, mib: int, versions: int) -> None:
             for number, buffer in enumerate(both[turn]):
                 new = pattern(len(buffer), version * BUFFERS + number)
                 buffer[:] = torch.from_numpy(new) if GPUS else new  # is there when this returns
-            published[turn] = [engine.register(each, peers_write=False) for each in both[turn]]
+            published[turn] = [
+                engine.register_memory(each, peers_write=False) for each in both[turn]
+            ]
             engine.publish("weights", published[turn])
             time.sleep(0.1)  # in which the next step is computed
             bar(version, versions)
@@ -60,7 +62,7 @@ def worker(rank: int, path: str, mib: int, versions: int) -> None:
         tensors = layout(mib)
         peer = linkspan.rendezvous(engine, rank, 1 + WORKERS, path=path, timeout=SECONDS)[0]
         weights = memory(int(tensors[-1][-1, 0] + tensors[-1][-1, 2]), rank)
-        into = engine.register(weights)
+        into = engine.register_memory(weights)
         version, whole, took = 0, 0, 0.0
         while version < versions:
             peer.await_version("weights", version, SECONDS)
@@ -83,7 +85,7 @@ def read(peer: linkspan.Peer, into: linkspan.Region, tensors: list[np.ndarray]) 
     weights = peer.lookup_set("weights", SECONDS)
     for region, blocks in zip(weights.regions, tensors):
         peer.read(into, region, blocks).wait(SECONDS)
-    return weights.version, peer.explain("read", into, region, region.bytes, len(blocks)).path
+    return weights.version, peer.explain("read", into, region, len(blocks), region.bytes).path
 
 
 def verify(weights: np.ndarray, version: int, tensors: list[np.ndarray]) -> None:

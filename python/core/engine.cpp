@@ -136,7 +136,7 @@ void bind_engine(nb::module_& module) {
           "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "secret_file"_a = "",
           "insecure"_a = nb::none(), "transport"_a = nb::dict(), "tls"_a = nb::none(),
           "transfer_deadline"_a = nb::none())
-      .def("_register",
+      .def("_register_memory",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {
              const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);

@@ -179,18 +179,19 @@ void bind_peers(nb::module_& module) {
       .def(
           "explain",
           [](const Peer& self, const std::string& op, const PyRegion& local,
-             const RemoteRegion& remote, std::optional<std::uint64_t> bytes, std::uint64_t blocks,
+             const RemoteRegion& remote, std::uint64_t blocks, std::optional<std::uint64_t> bytes,
              const nb::kwargs& options) {
             return take(self.explain(op_of(op), local.region, remote, blocks,
                                      bytes.value_or(std::min(local.region.bytes(), remote.bytes())),
                                      transfer_options(options, nullptr)),
                         self.id());
           },
-          "op"_a, "local"_a, "remote"_a, "bytes"_a = nb::none(), "blocks"_a = 1, "options"_a,
+          "op"_a, "local"_a, "remote"_a, "blocks"_a = 1, "bytes"_a = nb::none(), "options"_a,
           nb::sig("def explain(self, op: typing.Literal['write', 'read'], local: Region, remote: "
-                  "RemoteRegion, bytes: int | None = None, blocks: int = 1, " LINKSPAN_OPTIONS
+                  "RemoteRegion, blocks: int = 1, bytes: int | None = None, " LINKSPAN_OPTIONS
                   ") -> Explanation"),
-          "Which way a transfer of so many blocks and bytes in all takes, and why no better one.")
+          "Returns the path that this many blocks of together `bytes` bytes take, and why better "
+          "paths are refused. bytes None: all of the smaller region.")
       .def("__repr__", [](const Peer& self) {
         return "<Peer " + std::to_string(self.id()) + " \"" + self.name() + "\">";
       });

@@ -3,7 +3,7 @@
     import linkspan, torch
 
     engine = linkspan.Engine("decode")
-    kv = engine.register(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+    kv = engine.register_memory(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
     engine.publish("kv", kv)
     engine.listen("unix:/run/app/decode.sock")
 

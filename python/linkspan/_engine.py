@@ -91,10 +91,10 @@ class Engine(_core.Engine):
         # Until deregistered or closed: dropping a Region drops neither its key nor its memory.
         self._regions: set[Region] = set()
         self._process = os.getpid()
-        self._peers: dict[str, Peer] = {}  # of open(), by address
+        self._peers: dict[str, Peer] = {}  # of lookup(), by address
         _open.add(self)
 
-    def register(
+    def register_memory(
         self,
         memory: Any,
         *,
@@ -112,7 +112,7 @@ class Engine(_core.Engine):
         ValueError: gaps, read-only memory that peers may write. UnsupportedError: managed memory.
         """
         address, size, device, owner = _memory.whole(memory, peers_write, any_order=True)
-        region = self._register(
+        region = self._register_memory(
             address, size, peers_read, peers_write, exclusive, pin, device, owner
         )
         self._regions.add(region)
@@ -159,9 +159,9 @@ class Engine(_core.Engine):
         self._publish(name, region)
         return Descriptor(self.address, name, region.bytes, region.kind)
 
-    def open(self, descriptor: Descriptor, timeout: float = 10.0) -> tuple[Peer, RemoteRegion]:
-        """Connects to where the descriptor comes from, unless it has done so before and that peer
-        is up, and imports its region."""
+    def lookup(self, descriptor: Descriptor, timeout: float = 10.0) -> tuple[Peer, RemoteRegion]:
+        """Connects to the address of the descriptor and imports its region. A peer of an earlier
+        lookup() that is still up is used again."""
         peer = self._peers.get(descriptor.address)
         if peer is None or peer.state != "up":
             peer = self._peers[descriptor.address] = self.connect(descriptor.address, timeout)

@@ -35,7 +35,7 @@ class Pair:
 
     def remote(self, memory: object, name: str = "memory") -> linkspan.RemoteRegion:
         """Registered over there, imported here."""
-        self.there.publish(name, self.there.register(memory))
+        self.there.publish(name, self.there.register_memory(memory))
         return self.peer.lookup(name)
 
 

@@ -74,7 +74,7 @@ def test_tensors_dropped_in_flight(pair: Pair, gpu) -> None:
 
     data = pattern(1 << 20)
     source, target = gpu(data), gpu(np.zeros_like(data))
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     held = HeldStream(gpu.driver, 0)  # not before: registration waits for what the GPU does
     try:
         transfer = pair.peer.write(region, remote, after=held)
@@ -173,7 +173,7 @@ def test_other_threads_run_while_one_waits(pair: Pair) -> None:
 def test_eight_threads(pair: Pair) -> None:
     size, rounds = 4096, 100
     source, target = pattern(8 * size), np.zeros(8 * size, np.uint8)
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     wrong: list[object] = []
 
     def work(number: int) -> None:
@@ -205,7 +205,7 @@ def test_eight_threads(pair: Pair) -> None:
 def test_asyncio_with_1000_transfers(pair: Pair) -> None:
     size = 96
     source, target = pattern(1000 * size), np.zeros(1000 * size, np.uint8)
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     before = threading.active_count()
 
     async def one(number: int) -> None:
@@ -273,7 +273,7 @@ def test_a_task_that_waits_for_a_held_stream(pair: Pair, gpu) -> None:
     from cuda_memory import HeldStream
 
     data = pattern(4096)
-    region, remote = pair.here.register(gpu(data)), pair.remote(gpu(data))
+    region, remote = pair.here.register_memory(gpu(data)), pair.remote(gpu(data))
     held = HeldStream(gpu.driver, 0)
 
     async def go() -> None:

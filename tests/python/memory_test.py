@@ -39,7 +39,7 @@ def test_all_kinds_of_host_memory(pair: Pair) -> None:
         "mmap": pages,
         "address": (ctypes.addressof(raw), 4096),
     }.items():
-        region = pair.here.register(memory)
+        region = pair.here.register_memory(memory)
         assert region.bytes == 4096 and region.kind == "host", name
         target = np.zeros(4096, np.uint8)
         pair.peer.write(region, pair.remote(target, name)).wait(10)
@@ -82,7 +82,7 @@ def test_bytes_are_bytes(pair: Pair, name: str) -> None:
     data = pattern(array.nbytes)
     remote = pair.remote(target, name)
     assert remote.bytes == array.nbytes
-    pair.peer.write(pair.here.register(data.copy()), remote).wait(10)
+    pair.peer.write(pair.here.register_memory(data.copy()), remote).wait(10)
     assert array.tobytes() == data.tobytes()
     got = pair.back.recv(1, target)
     pair.peer.send(1, data[::-1].copy()).wait(10)
@@ -95,8 +95,8 @@ def test_read_only_arrays_are_refused_without_a_buffer(pair: Pair) -> None:
     times.flags.writeable = False
     for memory in (times, Interface(np.zeros(8, np.uint8), "<V2", read_only=True)):
         with pytest.raises(ValueError, match="read-only"):
-            pair.here.register(memory)
-        assert pair.here.register(memory, peers_write=False).bytes in (8, 32)
+            pair.here.register_memory(memory)
+        assert pair.here.register_memory(memory, peers_write=False).bytes in (8, 32)
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,17 @@ def test_read_only_arrays_are_refused_without_a_buffer(pair: Pair) -> None:
 )
 def test_python_objects_are_refused(pair: Pair, memory: object) -> None:
     for call in (
-        lambda: pair.here.register(memory),
+        lambda: pair.here.register_memory(memory),
         lambda: pair.peer.send(1, memory),
         lambda: pair.peer.recv(1, memory),
-        lambda: linkspan.packed(pair.here.register(bytearray(64)), memory),
+        lambda: linkspan.packed(pair.here.register_memory(bytearray(64)), memory),
     ):
         with pytest.raises(ValueError, match="holds Python objects"):
             call()
 
 
 def test_a_field_may_be_called_as_an_object_is(pair: Pair) -> None:
-    assert pair.here.register(np.zeros(2, [("O", "i4"), ("xOx", "i4")])).bytes == 16
+    assert pair.here.register_memory(np.zeros(2, [("O", "i4"), ("xOx", "i4")])).bytes == 16
 
 
 @pytest.mark.parametrize(
@@ -140,23 +140,24 @@ def test_a_field_may_be_called_as_an_object_is(pair: Pair) -> None:
 )
 def test_refuses(pair: Pair, memory: object, error: type, said: str) -> None:
     with pytest.raises(error, match=said):
-        pair.here.register(memory)
+        pair.here.register_memory(memory)
 
 
 def test_read_only_memory_may_be_read(pair: Pair) -> None:
-    region = pair.there.register(b"constant", peers_write=False)
+    region = pair.there.register_memory(b"constant", peers_write=False)
     pair.there.publish("constant", region)
     target = bytearray(8)
-    pair.peer.read(pair.here.register(target), pair.peer.lookup("constant")).wait(10)
+    pair.peer.read(pair.here.register_memory(target), pair.peer.lookup("constant")).wait(10)
     assert target == b"constant"
     with pytest.raises(linkspan.PermissionDeniedError):
-        pair.peer.write(pair.here.register(bytearray(8)), pair.peer.lookup("constant")).wait(10)
+        eight = pair.here.register_memory(bytearray(8))
+        pair.peer.write(eight, pair.peer.lookup("constant")).wait(10)
 
 
 def test_registered_memory_lives_until_it_is_deregistered(pair: Pair) -> None:
     memory = Weak(pattern(100).tobytes())
     watch = weakref.ref(memory)
-    region = pair.here.register(memory)
+    region = pair.here.register_memory(memory)
     with pytest.raises(BufferError):
         memory.append(1)  # it cannot move away
     address = region.address
@@ -164,14 +165,14 @@ def test_registered_memory_lives_until_it_is_deregistered(pair: Pair) -> None:
     gc.collect()
     assert watch() is not None
     assert ctypes.string_at(address, 100) == pattern(100).tobytes()
-    pair.here.deregister(pair.here.register(bytearray(8)))
+    pair.here.deregister(pair.here.register_memory(bytearray(8)))
     pair.here.close()
     gc.collect()
     assert watch() is None
 
 
 def test_deregister_says_who_uses_it(pair: Pair) -> None:
-    region = pair.there.register(bytearray(100))
+    region = pair.there.register_memory(bytearray(100))
     pair.there.publish("memory", region)
     remote = pair.peer.lookup("memory")
     with pytest.raises(linkspan.BusyError, match="here"):
@@ -189,7 +190,7 @@ def test_shared_memory_is_a_memoryview(pair: Pair) -> None:
     del region
     remote = pair.peer.lookup("shared")
     assert remote.kind == "shared" and len(remote) == 4096
-    pair.peer.write(pair.here.register(bytearray(pattern(4096))), remote).wait(10)
+    pair.peer.write(pair.here.register_memory(bytearray(pattern(4096))), remote).wait(10)
     assert bytes(view) == pattern(4096).tobytes()
     view[3] = 1
     assert np.frombuffer(view, np.uint8)[3] == 1
@@ -213,7 +214,7 @@ def test_shared_memory_is_a_memoryview(pair: Pair) -> None:
 def test_views_are_packed(pair: Pair, slices: object) -> None:
     tensor = pattern(6 * 8 * 10 * 4).view(np.uint32).reshape(6, 8, 10).copy()
     view = tensor[slices]
-    region = pair.here.register(tensor)
+    region = pair.here.register_memory(tensor)
     target = np.full(view.nbytes + 32, 7, np.uint8)
     remote = pair.remote(target)
     shape = linkspan.packed(region, view, remote_base=16)
@@ -229,7 +230,7 @@ def test_views_are_packed(pair: Pair, slices: object) -> None:
 
 def test_packed_refuses(pair: Pair) -> None:
     tensor = np.zeros((4, 4, 4, 4, 4), np.uint8)
-    region = pair.here.register(tensor)
+    region = pair.here.register_memory(tensor)
     with pytest.raises(ValueError, match="5 levels"):
         linkspan.packed(region, tensor[::2, ::2, ::2, ::2, ::2])
     with pytest.raises(ValueError, match="steps forward"):
@@ -241,7 +242,7 @@ def test_packed_refuses(pair: Pair) -> None:
 def test_gpu_memory(pair: Pair, gpu) -> None:
     data = pattern(1 << 20)
     source, target = gpu(data), gpu(np.zeros_like(data))
-    region = pair.here.register(source)
+    region = pair.here.register_memory(source)
     assert region.kind == "device" and region.gpu.startswith("GPU-") and len(region.gpu) == 40
     with pytest.raises(TypeError, match="on a GPU"):
         region.memory
@@ -250,7 +251,7 @@ def test_gpu_memory(pair: Pair, gpu) -> None:
     assert target.read() == data.tobytes()
     lists = gpu(np.arange(16, dtype=np.int32)), gpu(np.arange(16, dtype=np.int32)[::-1].copy())
     pages = linkspan.Pages(1 << 16, *lists)
-    assert pages.on_gpu and len(pages) == 16
+    assert pages.indices_on_gpu and len(pages) == 16
     try:
         transfer = pair.peer.write(region, remote, pages)
     except linkspan.UnreachableError as error:  # no kernel of the simulated driver's copies

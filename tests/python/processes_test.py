@@ -34,7 +34,7 @@ def test_a_fork_says_what_to_do(pair: Pair) -> None:
     if child == 0:
         said = b"nothing"
         try:
-            pair.here.register(bytearray(8))
+            pair.here.register_memory(bytearray(8))
         except linkspan.Error as error:
             said = str(error).encode()
         os.write(writing, said)
@@ -104,10 +104,10 @@ def test_interpreters_end_in_any_order(last: str) -> None:
     ended = run(
         "import linkspan\n"
         "here, there = linkspan.Engine(), linkspan.Engine()\n"
-        "there.publish('memory', there.register(bytearray(100)))\n"
+        "there.publish('memory', there.register_memory(bytearray(100)))\n"
         "peer = here.connect(there.listen())\n"
         "remote = peer.lookup('memory')\n"
-        "region = here.register(bytearray(100))\n"
+        "region = here.register_memory(bytearray(100))\n"
         "flying = peer.recv(1, bytearray(100))\n"
         "peer.write(region, remote).wait(10)\n" + last
     )

@@ -38,7 +38,7 @@ import sys, time, linkspan
 from linkspan.compat import ipc
 address, argument, call = sys.argv[1:]
 engine = linkspan.Engine("waiter", use_gpu=False)
-region = engine.register(bytearray(4096))
+region = engine.register_memory(bytearray(4096))
 engine.publish("mine", region)
 peer = engine.connect(address, 60)
 assert engine.notifications(60)[0].message == b"imported"
@@ -68,7 +68,7 @@ WAITS = {
     "notifications_60": "engine.notifications(60)",
     "connect_nobody": "engine.connect('unix:' + argument, 60)",
     "connect_silent": "engine.connect('tcp:' + argument, 60)",
-    "open": "engine.open(linkspan.Descriptor('unix:' + argument, 'x', 1, 'pageable'), 60)",
+    "engine_lookup": "engine.lookup(linkspan.Descriptor('unix:' + argument, 'x', 1, 'pageable'), 60)",
     "rendezvous_connects": "linkspan.rendezvous(engine, 1, 2, path=argument)",
     "rendezvous_accepts": "linkspan.rendezvous(engine, 0, 2, path=argument)",
     "wait": "peer.recv(1, bytearray(8), deadline=60).wait()",

@@ -39,7 +39,7 @@ def test_tensors_of_all_kinds(pair: Pair) -> None:
         pattern(4 * MIB)[5:-7],
     ]):
         target = torch.zeros_like(tensor, device=f"cuda:{OTHER}")
-        region = pair.here.register(tensor)
+        region = pair.here.register_memory(tensor)
         assert region.bytes == tensor.numel() * tensor.element_size()
         pair.peer.write(region, pair.remote(target, f"{number}")).wait(10)
         assert torch.equal(tensor.detach().cpu(), target.detach().cpu()), number
@@ -47,12 +47,12 @@ def test_tensors_of_all_kinds(pair: Pair) -> None:
 
 def test_what_has_gaps_is_refused_or_packed(pair: Pair) -> None:
     cache = torch.randn(2, 64, 16, 8, 64, device="cuda", dtype=torch.float16)
-    region = pair.here.register(cache)
+    region = pair.here.register_memory(cache)
     heads = cache[:, 3:9, :, 2:4]
     with pytest.raises(ValueError, match="contiguous"):
-        pair.here.register(heads)
+        pair.here.register_memory(heads)
     with pytest.raises(ValueError, match="layout"):
-        pair.here.register(torch.eye(4, device="cuda").to_sparse())
+        pair.here.register_memory(torch.eye(4, device="cuda").to_sparse())
     target = torch.zeros(heads.shape, device=f"cuda:{OTHER}", dtype=torch.float16)
     pair.peer.write(region, pair.remote(target), linkspan.packed(region, heads)).wait(10)
     assert same(heads, target)
@@ -65,7 +65,7 @@ def test_page_tables_are_tensors(pair: Pair, dtype: str, where: str) -> None:
     torch.cuda.synchronize()
     mine = torch.randperm(2048)[:1500].to(getattr(torch, dtype))
     theirs = torch.randperm(2048)[:1500].to(getattr(torch, dtype))
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     if (where, dtype) == ("cuda", "int64"):
         with pytest.raises(ValueError, match="int32"):
             linkspan.Pages(4096, mine.cuda(), theirs.cuda())
@@ -80,7 +80,7 @@ def test_page_tables_are_tensors(pair: Pair, dtype: str, where: str) -> None:
 
 def test_it_runs_after_the_current_stream(pair: Pair) -> None:
     source, target = zeros(64 * MIB, 0), zeros(64 * MIB)
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     torch.cuda.synchronize()
     for turn in range(1, 20):
         stream = torch.cuda.Stream() if turn % 2 else torch.cuda.current_stream()
@@ -96,7 +96,7 @@ def test_it_runs_after_the_current_stream(pair: Pair) -> None:
 
 def test_streams_by_name(pair: Pair) -> None:
     source, target = pattern(MIB), zeros(MIB)
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     for stream in (side, side.cuda_stream, torch.cuda.default_stream(), 1, 2, None):
@@ -105,7 +105,7 @@ def test_streams_by_name(pair: Pair) -> None:
         pair.peer.write(region, remote, after=stream).wait(10)
         assert same(source, target)
     host = torch.arange(MIB, dtype=torch.int32).view(torch.uint8)[:MIB].clone().pin_memory()
-    pair.peer.write(pair.here.register(host), remote, after=side).wait(10)
+    pair.peer.write(pair.here.register_memory(host), remote, after=side).wait(10)
     assert same(host, target)
 
 
@@ -136,7 +136,7 @@ async def awaited(transfer: linkspan.Transfer) -> None:
 def test_prepared_in_the_order_of_streams(pair: Pair) -> None:
     source, target = pattern(8 * MIB), zeros(8 * MIB)
     index = torch.randperm(2048, dtype=torch.int32)
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     prepared = pair.peer.prepare("write", region, remote, linkspan.Pages(4096, index, index))
     for turn in range(5):
         source.copy_(pattern(8 * MIB))
@@ -150,7 +150,7 @@ def test_tensors_dropped_in_flight(pair: Pair) -> None:
     for turn in range(1, 10):
         source = zeros(64 * MIB, 0)
         source.fill_(turn)
-        transfer = pair.peer.write(pair.here.register(source), remote)
+        transfer = pair.peer.write(pair.here.register_memory(source), remote)
         del source
         torch.cuda.empty_cache()
         zeros(64 * MIB, 0).fill_(255)
@@ -159,5 +159,5 @@ def test_tensors_dropped_in_flight(pair: Pair) -> None:
 
 
 def test_explain_names_the_way(pair: Pair) -> None:
-    region, remote = pair.here.register(zeros(MIB, 0)), pair.remote(zeros(MIB))
+    region, remote = pair.here.register_memory(zeros(MIB, 0)), pair.remote(zeros(MIB))
     assert "engine" in str(pair.peer.explain("write", region, remote))

@@ -47,7 +47,7 @@ def test_blocks(pair: Pair, make) -> None:
     expected = target.copy()
     for local, remote, size in rows:
         expected[remote : remote + size] = source[local : local + size]
-    pair.peer.write(pair.here.register(source), pair.remote(target), make(rows)).wait(10)
+    pair.peer.write(pair.here.register_memory(source), pair.remote(target), make(rows)).wait(10)
     assert (target == expected).all()
 
 
@@ -63,7 +63,7 @@ def test_pages(pair: Pair, dtype) -> None:
     pages = linkspan.Pages(KIB, make(local), make(remote), local_base=8, remote_base=16)
     assert len(pages) == 40 and "40 of 1024 bytes" in repr(pages)
     local[:] = 0  # it was copied
-    pair.peer.write(pair.here.register(source), pair.remote(target), pages).wait(10)
+    pair.peer.write(pair.here.register_memory(source), pair.remote(target), pages).wait(10)
     assert (target == expected).all()
 
 
@@ -71,7 +71,7 @@ def test_pages_of_every_second_index(pair: Pair) -> None:
     index = np.arange(16, dtype=np.int64)
     source, target = pattern(16 * KIB), np.zeros(16 * KIB, np.uint8)
     shape = linkspan.Pages(KIB, index[::2], index[::-2])
-    pair.peer.write(pair.here.register(source), pair.remote(target), shape).wait(10)
+    pair.peer.write(pair.here.register_memory(source), pair.remote(target), shape).wait(10)
     for a, b in zip(index[::2], index[::-2]):
         assert (target[b * KIB : (b + 1) * KIB] == source[a * KIB : (a + 1) * KIB]).all()
 
@@ -94,7 +94,7 @@ def test_pages_refuse(local, remote, said) -> None:
 
 
 def test_wrong_shapes(pair: Pair) -> None:
-    region, remote = pair.here.register(bytearray(100)), pair.remote(bytearray(200))
+    region, remote = pair.here.register_memory(bytearray(100)), pair.remote(bytearray(200))
     for shape, error, said in [
         (None, ValueError, "100 bytes and the remote one 200"),
         ([(0, 0)], TypeError, "rows of"),
@@ -113,7 +113,7 @@ def test_wrong_shapes(pair: Pair) -> None:
 
 
 def test_options(pair: Pair) -> None:
-    region, remote = pair.here.register(bytearray(64)), pair.remote(bytearray(64))
+    region, remote = pair.here.register_memory(bytearray(64)), pair.remote(bytearray(64))
     pair.peer.write(
         region, remote, deadline=5, notification=b"after it", after=None, release=None,
         require="same_process", low_latency=True, copy_ctas=4, checksum=False,
@@ -140,7 +140,7 @@ def test_options(pair: Pair) -> None:
 
 def test_prepared(pair: Pair) -> None:
     source, target = pattern(16 * KIB), np.zeros(16 * KIB, np.uint8)
-    region, remote = pair.here.register(source), pair.remote(target)
+    region, remote = pair.here.register_memory(source), pair.remote(target)
     index = np.arange(16, dtype=np.int32)
     prepared = pair.peer.prepare("write", region, remote, linkspan.Pages(KIB, index, index))
     assert prepared.bytes == 16 * KIB
@@ -194,10 +194,10 @@ def test_write_to_all_tells_each(pair: Pair) -> None:
     source = pattern(KIB)
     targets = [np.zeros(KIB, np.uint8) for _ in range(3)]
     remotes = [pair.remote(target, f"target {i}") for i, target in enumerate(targets)]
-    closed = pair.there.register(bytearray(KIB), peers_write=False)
+    closed = pair.there.register_memory(bytearray(KIB), peers_write=False)
     pair.there.publish("closed", closed)
     remotes.insert(1, pair.peer.lookup("closed"))
-    outcomes = pair.here.write_to_all(pair.here.register(source), remotes)
+    outcomes = pair.here.write_to_all(pair.here.register_memory(source), remotes)
     assert isinstance(outcomes[1], linkspan.PermissionDeniedError)
     for outcome in outcomes[:1] + outcomes[2:]:
         outcome.wait(10)
@@ -205,7 +205,7 @@ def test_write_to_all_tells_each(pair: Pair) -> None:
 
 
 def test_sets_have_versions(pair: Pair) -> None:
-    regions = [pair.there.register(bytearray([i] * 10)) for i in range(5)]
+    regions = [pair.there.register_memory(bytearray([i] * 10)) for i in range(5)]
     with pytest.raises(linkspan.TimedOutError):
         pair.peer.await_version("weights", timeout=0.05)
     version = pair.there.publish("weights", regions)
@@ -219,13 +219,14 @@ def test_sets_have_versions(pair: Pair) -> None:
 
 
 def test_explain_reads_well(pair: Pair) -> None:
-    region, remote = pair.here.register(bytearray(KIB)), pair.remote(bytearray(KIB))
-    why = pair.peer.explain("write", region, remote, blocks=4)
+    region, remote = pair.here.register_memory(bytearray(KIB)), pair.remote(bytearray(KIB))
+    why = pair.peer.explain("write", region, remote, 4, KIB)
     assert why.path.startswith("same_process+") and why.executor == "here"
     lines = str(why).splitlines()
     assert lines[0].startswith(f"{why.path}, executed here, ") and lines[0].endswith("expected")
     assert lines[1] == f"  because {why.reason}"
     assert why.expected_gbps > 0
+    assert str(why) == str(pair.peer.explain("write", region, remote, bytes=KIB, blocks=4))
 
 
 def test_errors_pickle_and_tell_peer_and_transfer(pair: Pair) -> None:
@@ -282,23 +283,24 @@ def test_cancel(pair: Pair) -> None:
 
 def test_descriptors_pickle(pair: Pair) -> None:
     data = pattern(100)
-    found = pickle.loads(pickle.dumps(pair.there.describe("memory", pair.there.register(data))))
+    found = pickle.loads(pickle.dumps(pair.there.describe("memory", pair.there.register_memory(data))))
     assert found.bytes == 100 and found.kind == "host"
     target = bytearray(100)
     with linkspan.Engine("third") as third:
-        peer, remote = third.open(found)
-        assert third.open(found)[0].id == peer.id
-        peer.read(third.register(target), remote).wait(10)
+        peer, remote = third.lookup(found)
+        assert third.lookup(found)[0].id == peer.id
+        peer.read(third.register_memory(target), remote).wait(10)
     assert target == data.tobytes()
     with pytest.raises(linkspan.InvalidArgumentError, match="listen"):
-        pair.here.describe("memory", pair.here.register(data))
+        pair.here.describe("memory", pair.here.register_memory(data))
 
 
 def test_streams_of_others(pair: Pair, gpu) -> None:
     from cuda_memory import HeldStream
 
     data = pattern(4096)
-    region, remote = pair.here.register(gpu(data)), pair.remote(target := gpu(np.zeros_like(data)))
+    region = pair.here.register_memory(gpu(data))
+    remote = pair.remote(target := gpu(np.zeros_like(data)))
     held = HeldStream(gpu.driver, 0)
     try:
         ordered = [pair.peer.write(region, remote, after=held, deadline=30)]  # as torch's
@@ -322,9 +324,9 @@ def test_peers_over_tcp() -> None:
         back = there.accept()
         peer.notify(b"by TCP")
         assert there.notifications(5) == [(back.id, b"by TCP")]
-        there.publish("memory", there.register(pattern(100)))
+        there.publish("memory", there.register_memory(pattern(100)))
         target = bytearray(100)
-        region, remote = here.register(target), peer.lookup("memory")
+        region, remote = here.register_memory(target), peer.lookup("memory")
         assert peer.explain("read", region, remote).path == "tcp"
         peer.read(region, remote, require="tcp").wait(10)
         assert target == pattern(100).tobytes()
@@ -341,9 +343,9 @@ def test_peers_over_tls(tmp_path: pathlib.Path) -> None:
     options = {"secret_file": str(secret), "tls": True}
     with linkspan.Engine("here", **options) as here, linkspan.Engine("there", **options) as there:
         peer = here.connect(there.listen("tcp:127.0.0.1:0"))
-        there.publish("memory", there.register(pattern(100)))
+        there.publish("memory", there.register_memory(pattern(100)))
         target = bytearray(100)
-        region, remote = here.register(target), peer.lookup("memory")
+        region, remote = here.register_memory(target), peer.lookup("memory")
         assert "TLS" in peer.explain("read", region, remote).reason
         peer.read(region, remote, require="tcp").wait(10)
         assert target == pattern(100).tobytes()

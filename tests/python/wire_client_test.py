@@ -51,7 +51,7 @@ def address_of(engine: linkspan.Engine) -> tuple[str, int]:
 def test_writes_reads_and_notifies(engine: linkspan.Engine, secret: bytes) -> None:
     memory = pattern(SIZE, 1)
     expected = memory.copy()
-    engine.publish("memory", engine.register(memory))
+    engine.publish("memory", engine.register_memory(memory))
     client = wire_client.WireClient(address_of(engine), secret)
     peer = engine.accept(10)
     region = client.lookup("memory")
@@ -159,7 +159,7 @@ def test_memory_that_the_engine_reads_into_has_no_key(engine: linkspan.Engine, s
 
 def test_sums(engine: linkspan.Engine, secret: bytes) -> None:
     memory = pattern(9000, 1)
-    engine.publish("memory", engine.register(memory))
+    engine.publish("memory", engine.register_memory(memory))
     client = wire_client.WireClient(address_of(engine), secret)
     engine.accept(10)
     region = client.lookup("memory")
@@ -184,7 +184,7 @@ def test_sums(engine: linkspan.Engine, secret: bytes) -> None:
 def test_is_refused_what_is_not_its(engine: linkspan.Engine, secret: bytes) -> None:
     memory = pattern(4096, 1)
     expected = memory.copy()
-    engine.publish("memory", engine.register(memory))
+    engine.publish("memory", engine.register_memory(memory))
     client = wire_client.WireClient(address_of(engine), secret)
     with pytest.raises(KeyError):
         client.lookup("nothing")

@@ -17,7 +17,7 @@ import sys, linkspan
 memory = bytearray(int(sys.argv[2]))
 with linkspan.Engine("child", use_gpu=False) as engine:
     peer = engine.connect(sys.argv[1])
-    region = engine.register(memory)
+    region = engine.register_memory(memory)
     peer.read(region, peer.lookup("source")).wait(20)
     for i in range(len(memory)):
         memory[i] ^= 255
@@ -33,8 +33,8 @@ def test_another_process_reads_and_writes() -> None:
     size = 100_003
     source, target = pattern(size), bytearray(size)
     with linkspan.Engine("parent", use_gpu=False) as engine:
-        engine.publish("source", engine.register(source))
-        engine.publish("target", engine.register(target))
+        engine.publish("source", engine.register_memory(source))
+        engine.publish("target", engine.register_memory(target))
         child = subprocess.Popen([sys.executable, "-c", CHILD, engine.listen(), str(size)])
         try:
             peer = engine.accept(30)
@@ -47,7 +47,7 @@ def test_another_process_reads_and_writes() -> None:
 
 def test_await() -> None:
     with linkspan.Engine(use_gpu=False) as here, linkspan.Engine(use_gpu=False) as there:
-        source, target = here.register(pattern(4096)), there.register(bytearray(4096))
+        source, target = here.register_memory(pattern(4096)), there.register_memory(bytearray(4096))
         there.publish("target", target)
         peer = here.connect(there.listen())
 
@@ -65,7 +65,7 @@ def test_errors_name_value_and_remedy() -> None:
         with pytest.raises(linkspan.NotFoundError, match="nowhere"):
             here.connect(there.listen()).lookup("nowhere")
         with pytest.raises(ValueError, match="read-only"):
-            here.register(b"constant")
+            here.register_memory(b"constant")
 
 
 def test_what_the_package_brings() -> None:
