@@ -23,6 +23,8 @@ class KVConnector:
         self.engine = linkspan.Engine(name)
         self.engine.listen(address)
         self.layout, self.layers = layout, [self.engine.register_memory(each) for each in caches]
+        for i, each in enumerate(self.layers):
+            self.engine.publish(f"layer {i}", each)
         self.remotes: dict[str, Remote] = {}
         self._callers: dict[str, linkspan.Peer] = {}  # who has connected to us, by name
         self._sends: dict[str, list[Send]] = {}  # one for each rank

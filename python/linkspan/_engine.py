@@ -153,10 +153,10 @@ class Engine(_core.Engine):
         return self._publish_set(name, list(region))
 
     def describe(self, name: str, region: Region) -> Descriptor:
-        """Publishes the region under that name, and what another process needs to find it."""
+        """Returns what another process needs to find the region, which publish() gave this name.
+        Changes nothing. InvalidArgumentError: the Engine does not listen."""
         if not self.address:
-            raise _errors.InvalidArgumentError("nobody can connect: listen() first")
-        self._publish(name, region)
+            raise _errors.InvalidArgumentError("no process can connect: listen() first")
         return Descriptor(self.address, name, region.bytes, region.kind)
 
     def lookup(self, descriptor: Descriptor, timeout: float = 10.0) -> tuple[Peer, RemoteRegion]:

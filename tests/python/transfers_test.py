@@ -283,7 +283,11 @@ def test_cancel(pair: Pair) -> None:
 
 def test_descriptors_pickle(pair: Pair) -> None:
     data = pattern(100)
-    found = pickle.loads(pickle.dumps(pair.there.describe("memory", pair.there.register_memory(data))))
+    region = pair.there.register_memory(data)
+    found = pickle.loads(pickle.dumps(pair.there.describe("memory", region)))
+    with pytest.raises(linkspan.NotFoundError):  # describe() does not publish
+        pair.peer.lookup("memory")
+    pair.there.publish("memory", region)
     assert found.bytes == 100 and found.kind == "host"
     target = bytearray(100)
     with linkspan.Engine("third") as third:
