@@ -19,6 +19,7 @@ from typing import Any
 
 import linkspan
 import numpy as np
+from linkspan import util
 from scenery import GPUS, SECONDS, bar, memory, pattern, run
 
 if GPUS:
@@ -54,7 +55,7 @@ def prefill(path: str, size: int, rounds: int) -> None:
     with linkspan.Engine("prefill") as engine:
         cache = memory(size, 0)
         ours = engine.register_memory(cache)
-        decode = linkspan.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
+        decode = util.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
         theirs = decode.lookup("kv", SECONDS)
         moved, took = 0, 0.0
         for number in range(rounds):
@@ -80,7 +81,7 @@ def decode(path: str, size: int, rounds: int) -> None:
         expected = pattern(size, rounds)
         fill(cache, expected)
         engine.publish("kv", engine.register_memory(cache))
-        prefill = linkspan.rendezvous(engine, 0, 2, path=path, timeout=SECONDS)[1]
+        prefill = util.rendezvous(engine, 0, 2, path=path, timeout=SECONDS)[1]
         for number in range(rounds):
             page, wanted = choose(size, number, "decode")
             prefill.notify(wanted.tobytes())

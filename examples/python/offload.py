@@ -21,6 +21,7 @@ from typing import Any
 
 import linkspan
 import numpy as np
+from linkspan import util
 from scenery import GPUS, SECONDS, bar, pattern, run
 
 if GPUS:
@@ -66,7 +67,7 @@ def worker(path: str, size: int, rounds: int) -> None:
     with linkspan.Engine("worker") as engine:
         cache = torch.zeros(size, dtype=torch.uint8).cuda() if GPUS else np.zeros(size, np.uint8)
         ours = engine.register_memory(cache)
-        store = linkspan.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
+        store = util.rendezvous(engine, 1, 2, path=path, timeout=SECONDS)[0]
         its = store.lookup("store", SECONDS)
         pages = linkspan.Pages(BLOCK, *slots(size))
         out = store.prepare("write", ours, its, pages)
@@ -93,7 +94,7 @@ def store(path: str, size: int, rounds: int) -> None:
     with linkspan.Engine("store") as engine:
         region = engine.allocate_shared(size, pin=GPUS > 0)
         engine.publish("store", region)
-        worker = linkspan.rendezvous(engine, 0, 2, path=path, timeout=SECONDS)[1]
+        worker = util.rendezvous(engine, 0, 2, path=path, timeout=SECONDS)[1]
         mine, its = slots(size)
         for number in range(rounds):
             if message(engine) != b"round %d" % number:

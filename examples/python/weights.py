@@ -18,6 +18,7 @@ import time
 
 import linkspan
 import numpy as np
+from linkspan import util
 from scenery import GPUS, SECONDS, bar, memory, pattern, run
 
 if GPUS:
@@ -37,7 +38,7 @@ def layout(mib: int) -> list[np.ndarray]:
 
 def trainer(path: str, mib: int, versions: int) -> None:
     with linkspan.Engine("trainer") as engine:
-        workers = linkspan.rendezvous(engine, 0, 1 + WORKERS, path=path, timeout=SECONDS)[1:]
+        workers = util.rendezvous(engine, 0, 1 + WORKERS, path=path, timeout=SECONDS)[1:]
         both = [[memory(int(each[:, 2].sum()), 0) for each in layout(mib)] for _ in range(2)]
         published: list[list[linkspan.Region]] = [[], []]
         for version in range(1, versions + 1):
@@ -60,7 +61,7 @@ def trainer(path: str, mib: int, versions: int) -> None:
 def worker(rank: int, path: str, mib: int, versions: int) -> None:
     with linkspan.Engine(f"worker {rank}") as engine:
         tensors = layout(mib)
-        peer = linkspan.rendezvous(engine, rank, 1 + WORKERS, path=path, timeout=SECONDS)[0]
+        peer = util.rendezvous(engine, rank, 1 + WORKERS, path=path, timeout=SECONDS)[0]
         weights = memory(int(tensors[-1][-1, 0] + tensors[-1][-1, 2]), rank)
         into = engine.register_memory(weights)
         version, whole, took = 0, 0, 0.0

@@ -12,7 +12,7 @@ and in another process
     peer = engine.connect("unix:/run/app/decode.sock")
     await peer.write(region, peer.lookup("kv"), linkspan.Pages(4096, mine, theirs))
 
-docs/python.md is the tutorial. Importing this initialises no CUDA and needs no GPU.
+linkspan.util has helpers, docs/python.md is the tutorial. Importing this initialises no CUDA and needs no GPU.
 Threads: every object from any thread. A process that was forked from one with an Engine opens its
 own; where GPUs are used it has to be spawned instead.
 """
@@ -56,9 +56,6 @@ from ._errors import (
     UnreachableError,
     UnsupportedError,
 )
-from ._memory import packed
-from ._rendezvous import TAG as RENDEZVOUS_TAG
-from ._rendezvous import rendezvous
 
 __all__ = [
     "BusyError",
@@ -82,7 +79,6 @@ __all__ = [
     "PendingError",
     "PermissionDeniedError",
     "Prepared",
-    "RENDEZVOUS_TAG",
     "Region",
     "RegionSet",
     "RemoteRegion",
@@ -97,8 +93,6 @@ __all__ = [
     "doctor",
     "include_dir",
     "library_path",
-    "packed",
-    "rendezvous",
 ]
 
 

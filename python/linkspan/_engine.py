@@ -9,7 +9,7 @@ import weakref
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import _core, _errors, _memory
-from ._core import Peer, Region, RemoteRegion, Transfer
+from ._core import Peer, Region, RemoteRegion
 
 
 class Notification(NamedTuple):

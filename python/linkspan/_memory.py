@@ -11,7 +11,6 @@ import sys
 from typing import Any, NamedTuple
 
 from . import _core
-from ._core import Region, Strides
 
 _KINDS = (
     "a tensor, an array, an object with __cuda_array_interface__, __dlpack__ or the buffer"
@@ -106,7 +105,8 @@ def whole(memory: Any, writable: bool, any_order: bool = False) -> tuple[int, in
     if not (of.dense if any_order else of.contiguous):
         raise ValueError(
             f"shape {of.shape} with strides {of.strides} in bytes is not contiguous: give"
-            " .contiguous(), or register what it is a view of and pass packed(region, view) as shape"
+            " .contiguous(), or register what it is a view of and pass"
+            " linkspan.util.packed(region, view) as shape"
         )
     return of.address, of.bytes, of.device, of.owner
 
@@ -127,33 +127,6 @@ def gpu_indices(value: Any, what: str) -> tuple[int, int] | None:
     if len(of.shape) != 1 or not of.contiguous:
         raise ValueError(f"{what} is on a GPU: give one dimension without gaps")
     return of.address, of.shape[0]
-
-
-def packed(region: Region, memory: Any, *, remote_base: int = 0) -> Strides:
-    """The shape that moves a view of registered memory, its elements one behind the other on the
-    peer's side from remote_base on: the way to send a slice of a tensor without a copy.
-
-    memory: a view of what `region` was made of, with at most three levels of gaps.
-    ValueError: it leaves the region, or has more levels, or a negative step.
-    """
-    of = view(memory, False)
-    levels = of.levels()
-    block = of.bytes // math.prod(count for count, _ in levels) if of.bytes else 0
-    if len(levels) > 3 or any(step < 0 for _, step in levels):
-        raise ValueError(
-            f"shape {of.shape} with strides {of.strides} in bytes has {len(levels)} levels of gaps;"
-            " at most 3, with steps forward: give a contiguous copy"
-        )
-    base = of.address - region.address
-    reach = base + sum((count - 1) * step for count, step in levels) + block
-    if base < 0 or reach > region.bytes:
-        raise ValueError(f"the view lies outside {region!r}: give a view of what was registered")
-    steps = []
-    behind = of.bytes
-    for count, step in levels:
-        behind //= count
-        steps.append((count, step, behind))
-    return Strides(block, steps, local_base=base, remote_base=remote_base)
 
 
 def _tensor(torch: Any, tensor: Any) -> View:

@@ -16,6 +16,7 @@ import pytest
 from conftest import Pair, pattern
 
 import linkspan
+from linkspan import util
 
 
 class Weak(bytearray):
@@ -116,7 +117,7 @@ def test_python_objects_are_refused(pair: Pair, memory: object) -> None:
         lambda: pair.here.register_memory(memory),
         lambda: pair.peer.send(1, memory),
         lambda: pair.peer.recv(1, memory),
-        lambda: linkspan.packed(pair.here.register_memory(bytearray(64)), memory),
+        lambda: util.packed(pair.here.register_memory(bytearray(64)), memory),
     ):
         with pytest.raises(ValueError, match="holds Python objects"):
             call()
@@ -217,7 +218,7 @@ def test_views_are_packed(pair: Pair, slices: object) -> None:
     region = pair.here.register_memory(tensor)
     target = np.full(view.nbytes + 32, 7, np.uint8)
     remote = pair.remote(target)
-    shape = linkspan.packed(region, view, remote_base=16)
+    shape = util.packed(region, view, remote_base=16)
     pair.peer.write(region, remote, shape).wait(10)
     assert target[16:-16].tobytes() == view.tobytes()
     assert set(target[:16]) | set(target[-16:]) == {7}
@@ -232,11 +233,11 @@ def test_packed_refuses(pair: Pair) -> None:
     tensor = np.zeros((4, 4, 4, 4, 4), np.uint8)
     region = pair.here.register_memory(tensor)
     with pytest.raises(ValueError, match="5 levels"):
-        linkspan.packed(region, tensor[::2, ::2, ::2, ::2, ::2])
+        util.packed(region, tensor[::2, ::2, ::2, ::2, ::2])
     with pytest.raises(ValueError, match="steps forward"):
-        linkspan.packed(region, tensor[::-1])
+        util.packed(region, tensor[::-1])
     with pytest.raises(ValueError, match="outside"):
-        linkspan.packed(region, np.zeros(4, np.uint8))
+        util.packed(region, np.zeros(4, np.uint8))
 
 
 def test_gpu_memory(pair: Pair, gpu) -> None:

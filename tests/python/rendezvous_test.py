@@ -10,9 +10,11 @@ import time
 import pytest
 
 import linkspan
+from linkspan import util
 
 WORKER = """
 import pathlib, sys, time, linkspan
+from linkspan import util
 way, folder, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 
 class Store:  # as torch.distributed's, in as far as rendezvous() uses it
@@ -32,15 +34,15 @@ with linkspan.Engine(f"rank {rank}", use_gpu=False, socket_dir=folder) as engine
     if way == "group":
         import torch.distributed as dist
         dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=size)
-        peers = linkspan.rendezvous(engine, group=dist.group.WORLD, timeout=30)
+        peers = util.rendezvous(engine, group=dist.group.WORLD, timeout=30)
     elif way == "file store":
         import torch.distributed as dist
         store = dist.FileStore(f"{folder}/store", size)
-        peers = linkspan.rendezvous(engine, rank, size, store=store, timeout=30)
+        peers = util.rendezvous(engine, rank, size, store=store, timeout=30)
     elif way == "store":
-        peers = linkspan.rendezvous(engine, rank, size, store=Store(), timeout=30)
+        peers = util.rendezvous(engine, rank, size, store=Store(), timeout=30)
     else:
-        peers = linkspan.rendezvous(engine, rank, size, path=f"{folder}/job", timeout=30)
+        peers = util.rendezvous(engine, rank, size, path=f"{folder}/job", timeout=30)
     assert peers[rank] is None and len(peers) == size
     others = [(other, peer) for other, peer in enumerate(peers) if peer is not None]
     assert [peer.name for _, peer in others] == [f"rank {other}" for other, _ in others]
@@ -51,6 +53,11 @@ with linkspan.Engine(f"rank {rank}", use_gpu=False, socket_dir=folder) as engine
         transfer.wait(20)
         assert memory == bytes([other, rank])
 """
+
+
+def test_the_package_has_its_helpers_in_util_alone() -> None:
+    assert not set(util.__all__) & set(linkspan.__all__)
+    assert not any(hasattr(linkspan, name) for name in util.__all__)
 
 
 @pytest.mark.parametrize("way", ["path", "store", "file store", "group"])
@@ -72,15 +79,15 @@ def test_three_processes(way: str, tmp_path: pathlib.Path) -> None:
 def test_who_does_not_come_is_told(tmp_path: pathlib.Path) -> None:
     with linkspan.Engine(use_gpu=False) as engine:
         with pytest.raises((linkspan.UnreachableError, linkspan.TimedOutError)):
-            linkspan.rendezvous(engine, 1, 2, path=str(tmp_path / "job"), timeout=0.2)
+            util.rendezvous(engine, 1, 2, path=str(tmp_path / "job"), timeout=0.2)
     with linkspan.Engine(use_gpu=False) as engine:
         with pytest.raises(linkspan.TimedOutError):
-            linkspan.rendezvous(engine, 0, 2, path=str(tmp_path / "other"), timeout=0.2)
+            util.rendezvous(engine, 0, 2, path=str(tmp_path / "other"), timeout=0.2)
 
 
 def test_wrong_arguments() -> None:
     with linkspan.Engine(use_gpu=False) as engine:
         with pytest.raises(ValueError, match="one of group, store and path"):
-            linkspan.rendezvous(engine, 0, 2)
+            util.rendezvous(engine, 0, 2)
         with pytest.raises(ValueError, match="rank=2 of world_size=2"):
-            linkspan.rendezvous(engine, 2, 2, path="/tmp/x")
+            util.rendezvous(engine, 2, 2, path="/tmp/x")

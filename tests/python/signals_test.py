@@ -35,6 +35,7 @@ sys.stdin.read()
 
 WAITER = """
 import sys, time, linkspan
+from linkspan import util
 from linkspan.compat import ipc
 address, argument, call = sys.argv[1:]
 engine = linkspan.Engine("waiter", use_gpu=False)
@@ -69,8 +70,8 @@ WAITS = {
     "connect_nobody": "engine.connect('unix:' + argument, 60)",
     "connect_silent": "engine.connect('tcp:' + argument, 60)",
     "engine_lookup": "engine.lookup(linkspan.Descriptor('unix:' + argument, 'x', 1, 'pageable'), 60)",
-    "rendezvous_connects": "linkspan.rendezvous(engine, 1, 2, path=argument)",
-    "rendezvous_accepts": "linkspan.rendezvous(engine, 0, 2, path=argument)",
+    "rendezvous_connects": "util.rendezvous(engine, 1, 2, path=argument)",
+    "rendezvous_accepts": "util.rendezvous(engine, 0, 2, path=argument)",
     "wait": "peer.recv(1, bytearray(8), deadline=60).wait()",
     "recv_ipc": "ipc.recv_ipc(engine, peer.id, bytearray(8), deadline=60)",
 }

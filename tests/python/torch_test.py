@@ -8,6 +8,7 @@ import pytest
 from conftest import Pair
 
 import linkspan
+from linkspan import util
 
 torch = pytest.importorskip("torch", reason="needs torch")
 if not torch.cuda.is_available():
@@ -54,7 +55,7 @@ def test_what_has_gaps_is_refused_or_packed(pair: Pair) -> None:
     with pytest.raises(ValueError, match="layout"):
         pair.here.register_memory(torch.eye(4, device="cuda").to_sparse())
     target = torch.zeros(heads.shape, device=f"cuda:{OTHER}", dtype=torch.float16)
-    pair.peer.write(region, pair.remote(target), linkspan.packed(region, heads)).wait(10)
+    pair.peer.write(region, pair.remote(target), util.packed(region, heads)).wait(10)
     assert same(heads, target)
 
 
