@@ -54,6 +54,12 @@ void end(nb::handle self, PyTransfer& transfer) {
   if (!status.ok()) raise(status, transfer.peer, self);
 }
 
+/// Returns whether this is the status of a wait whose time-out passed. Only for a transfer that is
+/// not quiet, so that timed_out is not its own deadline.
+bool is_not_yet(const Status& status) {
+  return status.code() == Code::pending || status.code() == Code::timed_out;
+}
+
 void wait(nb::handle self, std::optional<double> timeout) {
   auto& kept = *nb::inst_ptr<PyTransfer>(self);
   std::optional<Duration> limit;
@@ -63,9 +69,13 @@ void wait(nb::handle self, std::optional<double> timeout) {
     Status status;
     in_slices(limit, [&, transfer = kept.transfer](Duration slice) {
       status = transfer.wait(slice);
-      return transfer.done() || status.code() != Code::timed_out;
+      return transfer.done() || !is_not_yet(status);
     });
-    if (!kept.transfer.done()) raise(status, kept.peer, self);
+    if (!kept.transfer.done()) {
+      if (!is_not_yet(status)) raise(status, kept.peer, self);
+      PyErr_SetString(PyExc_TimeoutError, status.what().c_str());
+      throw nb::python_error();
+    }
   }
   end(self, kept);
 }
@@ -109,9 +119,9 @@ void bind_transfers(nb::module_& module) {
       "yours. Any thread; dropping it changes nothing.")
       .def("wait", &wait, "timeout"_a = nb::none(),
            nb::sig("def wait(self, timeout: float | None = None) -> None"),
-           "Until it is quiet, at most so many seconds; without the interpreter's lock, and a "
-           "signal "
-           "ends it. TimedOutError: the time-out passed and done() is false, or its deadline did.")
+           "Waits until it is quiet, without the interpreter's lock; a signal ends the wait. "
+           "TimeoutError: `timeout` seconds passed first, and the transfer continues. "
+           "TimedOutError, also a TimeoutError: its own deadline passed, and it is quiet.")
       .def(
           "done", [](const PyTransfer& self) { return self.transfer.done(); },
           "It is quiet: nothing will touch its memory any more.")

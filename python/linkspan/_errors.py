@@ -64,7 +64,8 @@ class PendingError(Error):
 
 
 class TimedOutError(Error, TimeoutError):
-    """A deadline or time-out has passed. Of wait(): transfer.done() tells which."""
+    """Reports that a deadline or a time-out has passed. Transfer.wait() raises it for the deadline
+    of the transfer, and the built-in TimeoutError for its own time-out."""
 
     code = "timed_out"
 
