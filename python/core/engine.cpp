@@ -131,11 +131,10 @@ void bind_engine(nb::module_& module) {
               options.transfer_deadline = seconds(*transfer_deadline, "transfer_deadline");
             new (self) PyEngine(take(without_gil([&] { return Engine::open(options); })));
           },
-          "name"_a = "", nb::kw_only(), "socket_dir"_a = "", "any_uid"_a = false,
-          "use_gpu"_a = true, "cpu_threads"_a = 0, "copy_ctas"_a = nb::none(),
-          "relay_gpus"_a = nb::none(), "calibrate"_a = nb::none(), "secret_file"_a = "",
-          "insecure"_a = nb::none(), "transport"_a = nb::dict(), "tls"_a = nb::none(),
-          "transfer_deadline"_a = nb::none())
+          // _engine.py has the defaults.
+          "name"_a, nb::kw_only(), "socket_dir"_a, "any_uid"_a, "use_gpu"_a, "cpu_threads"_a,
+          "copy_ctas"_a, "relay_gpus"_a, "calibrate"_a, "secret_file"_a, "insecure"_a,
+          "transport"_a, "tls"_a, "transfer_deadline"_a)
       .def("_register_memory",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {

@@ -28,7 +28,7 @@ def test_the_signature_has_each_option_with_the_default_of_cpp() -> None:
         assert option.kind is option.KEYWORD_ONLY, name
         assert option.default in same[cpp[name]], name
         assert option.annotation is not option.empty, name
-        assert re.search(rf"^    {name}: [A-Z]", linkspan.Engine.__doc__, re.MULTILINE), name
+        assert re.search(rf"^{name}: [A-Z]", inspect.getdoc(linkspan.Engine), re.MULTILINE), name
 
 
 @pytest.mark.parametrize(
