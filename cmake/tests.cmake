@@ -167,7 +167,7 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
             --gtest_filter=*EngineWire*tcp*:*Windows*tcp*)
   # The same by TLS.
   linkspan_test(conformance_tls TIMEOUT 180
-    ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_TLS=1
+    ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_SECURITY=encrypted
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
             --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
             --xml ${CMAKE_BINARY_DIR}/gtest/conformance_tls.xml
@@ -180,7 +180,7 @@ if(TARGET linkspan_faults)
   add_dependencies(linkspan_faults ${nccl_net_plugins})  # likewise
   if(preset STREQUAL "release" AND TARGET fake_cuda)  # peers that are killed in the midst of TLS
     linkspan_test(faults_tls TIMEOUT 180
-      ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_TLS=1
+      ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_SECURITY=encrypted
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
               --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
               --xml ${CMAKE_BINARY_DIR}/gtest/faults_tls.xml

@@ -158,12 +158,19 @@ class Arguments(unittest.TestCase):
             (["push", "a", "127.0.0.1:1"], "no verb \"push\""),
             (["serve", "--folder", "."], "--folder"),
             (["serve", "--for", "0"], '"0"'),
+            (["serve", "--security", "tls"], '"tls"'),
             (["bench", "--to", "127.0.0.1:1", "--with-ceiling"], "--with-ceiling"),
             (["bench", "--suite", "hosts"], "--to"),
         ):
             ran = run(*arguments)
             self.assertEqual((ran.returncode, ran.stdout), (2, ""), arguments)
             self.assertIn(told, ran.stderr)
+        ran = run("serve", "--for", "1", "--security", "encrypted")
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        self.assertIn("needs a secret, and there is none", ran.stderr)
+        ran = run("serve", "--listen", "0.0.0.0:0", "--for", "1", "--security", "insecure")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("insecure: everybody", ran.stdout)
         ran = run("serve", "--help")
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
         self.assertIn("Usage", ran.stdout)

@@ -55,17 +55,16 @@ struct EngineOptions {
   /// chooses between them by these rates. Keeps 4 MiB of pinned memory and 9 MiB of the GPU's.
   /// Unset: the default, false, which chooses by rates measured on two H200.
   std::optional<bool> calibrate{};
-  /// Names a file with the shared secret: 16 to 4096 bytes, readable by its owner alone. Peers over
-  /// TCP prove that they know the secret, and all messages to them are authenticated. TCP beyond
-  /// loopback needs it on both sides (docs/security.md). Empty: the environment's; if that is empty
-  /// too, TCP does not leave the host.
+  /// Sets how TCP is protected. `authenticated` and `encrypted` need a secret, the others
+  /// contradict one: else open() answers invalid_argument. Unset: LINKSPAN_SECURITY; if that is not
+  /// set, `authenticated` with a secret, else `loopback_only`.
+  std::optional<Security> security{};
+  /// Names a file with the secret that both sides share: 16 to 4096 bytes, readable by its owner
+  /// alone. Line ends at its end do not count. Empty: `secret`, else the environment's.
   std::string secret_file{};
-  /// Allows TCP beyond loopback without a shared secret. Anyone who can reach the port becomes a
-  /// peer (docs/security.md). Unset: the default, false.
-  std::optional<bool> insecure{};
-  /// Encrypts all TCP traffic with TLS 1.3, keyed by the shared secret (required, else open()
-  /// answers invalid_argument). Both sides must agree. Unset: the default, false.
-  std::optional<bool> tls{};
+  /// Gives the shared secret itself: 16 to 4096 bytes, which linkspan never prints.
+  /// invalid_argument: `secret_file` is set as well. Empty: `secret_file`, else the environment's.
+  std::string secret{};
   /// Sets options of the transports, each by its key: {{"tcp.interfaces", "eth1,eth2"}}. An empty
   /// value is the default. invalid_argument names the key and what is allowed.
   ///

@@ -110,6 +110,14 @@ enum {
   LINKSPAN_LOG_OFF = 4
 };
 
+/* How TCP is protected (Security in types.hpp). */
+enum {
+  LINKSPAN_SECURITY_LOOPBACK_ONLY = 0,
+  LINKSPAN_SECURITY_INSECURE = 1,
+  LINKSPAN_SECURITY_AUTHENTICATED = 2, /* needs a secret, as does the next */
+  LINKSPAN_SECURITY_ENCRYPTED = 3
+};
+
 /* An option of a transport, such as {"tcp.interfaces", "eth1,eth2"} (EngineOptions::transport). */
 typedef struct linkspan_transport_option {
   const char* key;
@@ -131,16 +139,18 @@ typedef struct linkspan_engine_options {
   int32_t calibrate;         /* 0, 1, or -1: the default */
   int32_t any_uid;           /* 0 or 1 */
   int32_t use_gpu;           /* 0 or 1 */
-  int32_t insecure;          /* 0, 1, or -1: the default */
-  int32_t tls;               /* 0, 1, or -1: the default; 1 needs a secret */
+  int32_t security;          /* LINKSPAN_SECURITY_..., or -1: the default */
+  int32_t reserved;          /* 0 */
   const char* secret_file;   /* shared with peers over TCP; null: the default */
+  const char* secret;        /* the secret itself, in the place of a file; null: the default */
+  size_t secret_bytes;
   /* Null: the defaults. */
   const linkspan_transport_option* transport;
   size_t transport_count;
 } linkspan_engine_options;
 
 #define LINKSPAN_ENGINE_OPTIONS_INIT \
-  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, -1, 0, 0, 0 }
+  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0, 0, 0, 0, 0, 0 }
 
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,27 @@ class MemoryKinds {
  private:
   std::uint32_t bits_ = 0;
 };
+
+/// Names how TCP is protected. `loopback_only`: it does not leave the host. `insecure`: it does,
+/// and anyone who can reach the port becomes a peer. `authenticated`: peers prove that they know
+/// the shared secret, and all messages are authenticated. `encrypted`: TLS 1.3 with a key of the
+/// secret encrypts them as well; both sides must agree. docs/security.md says what each promises.
+enum class Security : std::uint8_t { loopback_only, insecure, authenticated, encrypted };
+inline constexpr std::size_t kSecurities = 4;
+
+constexpr std::string_view name_of(Security security) noexcept {
+  constexpr std::string_view kNames[kSecurities] = {"loopback_only", "insecure", "authenticated",
+                                                    "encrypted"};
+  return static_cast<std::size_t>(security) < kSecurities
+             ? kNames[static_cast<std::size_t>(security)]
+             : "unknown";
+}
+/// Returns the Security of that name, or nullopt.
+constexpr std::optional<Security> parse_security(std::string_view name) noexcept {
+  for (std::size_t i = 0; i < kSecurities; ++i)
+    if (name == name_of(static_cast<Security>(i))) return static_cast<Security>(i);
+  return std::nullopt;
+}
 
 /// Grants peers access to a region. The owner enforces `read` and `write` only for copies that it
 /// executes itself: a peer that maps the memory can access the whole allocation. `exclusive`

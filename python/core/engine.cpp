@@ -68,6 +68,23 @@ nb::object exchange_ipc(PyEngine& engine, std::uint64_t conn_id, std::uintptr_t 
   return keep(take(std::move(transfer), conn_id), conn_id, memory);
 }
 
+std::optional<Security> security_of(const std::optional<std::string>& name) {
+  if (!name || name->empty()) return std::nullopt;
+  const auto security = parse_security(*name);
+  if (!security)
+    throw nb::value_error(
+        ("security=\"" + *name + "\": give loopback_only, insecure, authenticated or encrypted")
+            .c_str());
+  return security;
+}
+
+std::string secret_of(nb::handle secret) {
+  if (secret.is_none()) return {};
+  if (!nb::isinstance<nb::bytes>(secret)) throw nb::type_error("secret: give bytes");
+  const auto bytes = nb::borrow<nb::bytes>(secret);
+  return {static_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 RegionOptions region_options(bool peers_read, bool peers_write, bool exclusive, bool pin) {
   return {.peers = {.read = peers_read, .write = peers_write, .exclusive = exclusive}, .pin = pin};
 }
@@ -110,8 +127,8 @@ void bind_engine(nb::module_& module) {
           [](PyEngine* self, const std::string& name, nb::handle socket_dir, bool any_uid,
              bool use_gpu, unsigned cpu_threads, std::optional<unsigned> copy_ctas,
              std::optional<unsigned> relay_gpus, std::optional<bool> calibrate,
-             nb::handle secret_file, std::optional<bool> insecure,
-             const std::map<std::string, std::string>& transport, std::optional<bool> tls,
+             nb::handle secret_file, nb::handle secret, const std::optional<std::string>& security,
+             const std::map<std::string, std::string>& transport,
              std::optional<double> transfer_deadline) {
             EngineOptions options{.name = name,
                                   .socket_dir = path_of(socket_dir),
@@ -121,9 +138,9 @@ void bind_engine(nb::module_& module) {
                                   .copy_ctas = copy_ctas,
                                   .relay_gpus = relay_gpus,
                                   .calibrate = calibrate,
+                                  .security = security_of(security),
                                   .secret_file = path_of(secret_file),
-                                  .insecure = insecure,
-                                  .tls = tls,
+                                  .secret = secret_of(secret),
                                   .transport = transport,
                                   .transfer_deadline = {},
                                   .log = {}};
@@ -133,8 +150,8 @@ void bind_engine(nb::module_& module) {
           },
           // _engine.py has the defaults.
           "name"_a, nb::kw_only(), "socket_dir"_a, "any_uid"_a, "use_gpu"_a, "cpu_threads"_a,
-          "copy_ctas"_a, "relay_gpus"_a, "calibrate"_a, "secret_file"_a, "insecure"_a,
-          "transport"_a, "tls"_a, "transfer_deadline"_a)
+          "copy_ctas"_a, "relay_gpus"_a, "calibrate"_a, "secret_file"_a, "secret"_a,
+          "security"_a, "transport"_a, "transfer_deadline"_a)
       .def("_register_memory",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {

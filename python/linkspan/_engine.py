@@ -45,8 +45,9 @@ class Engine(_core.Engine):
     relay_gpus: Sets how many other GPUs' PCIe links large copies from pinned memory use as well.
     calibrate: Measures the copiers of each GPU at their first use, and chooses by these rates.
     secret_file: Names a file with the secret that peers over TCP share (docs/security.md).
-    insecure: Allows TCP beyond loopback without a secret. Anyone who reaches the port is a peer.
-    tls: Encrypts all TCP traffic. It needs a secret, and both sides must agree.
+    secret: Is that secret itself, 16 to 4096 bytes.
+    security: Protects TCP: "loopback_only", "insecure" (anyone who reaches the port is a peer), or
+        with a secret "authenticated" or "encrypted". Both sides must agree.
     transport: Sets options of the transports by key: {"tcp.interfaces": "eth1,eth2"}.
     transfer_deadline: Limits each transfer that has no deadline of its own, in seconds.
 
@@ -68,8 +69,8 @@ class Engine(_core.Engine):
         relay_gpus: int | None = None,
         calibrate: bool | None = None,
         secret_file: str | bytes | os.PathLike = "",
-        insecure: bool | None = None,
-        tls: bool | None = None,
+        secret: bytes | None = None,
+        security: str | None = None,
         transport: Mapping[str, str] | None = None,
         transfer_deadline: float | None = None,
     ) -> None:
@@ -83,8 +84,8 @@ class Engine(_core.Engine):
             relay_gpus=relay_gpus,
             calibrate=calibrate,
             secret_file=secret_file,
-            insecure=insecure,
-            tls=tls,
+            secret=secret,
+            security=security,
             transport={} if transport is None else transport,
             transfer_deadline=transfer_deadline,
         )

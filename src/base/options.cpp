@@ -18,6 +18,8 @@
 namespace linkspan::base {
 namespace {
 
+constexpr const char* kSecurityNames = "loopback_only, insecure, authenticated or encrypted";
+
 constexpr OptionInfo kTable[] = {
     {"socket_dir", "LINKSPAN_SOCKET_DIR", "absolute path",
      "$XDG_RUNTIME_DIR/linkspan, else /tmp/linkspan-UID",
@@ -40,18 +42,18 @@ constexpr OptionInfo kTable[] = {
     {"calibrate", "LINKSPAN_CALIBRATE", "0 or 1", "0",
      "Whether an Engine measures the copiers of its GPUs at their first use, some milliseconds for "
      "each link, and chooses by that; else by what two H200 have reached."},
-    {"insecure", "LINKSPAN_INSECURE", "0 or 1", "0",
-     "Whether an Engine without a secret listens and connects over TCP beyond loopback, where "
-     "nothing shows who is at the other end (docs/security.md)."},
+    {"security", "LINKSPAN_SECURITY", kSecurityNames,
+     "authenticated with a secret, else loopback_only",
+     "How TCP is protected (docs/security.md). loopback_only: it does not leave the host. "
+     "insecure: it does, and nothing shows who is at the other end. authenticated: both sides "
+     "prove that they know the secret. encrypted: TLS 1.3 with a key of the secret as well, on "
+     "both sides or none. The last two need a secret, the others contradict one."},
     {"secret_file", "LINKSPAN_SECRET_FILE", "file", "none",
      "What peers over TCP have to know as well: 16 to 4096 bytes that nobody guesses, in a file "
      "that "
      "nobody else may read (docs/security.md)."},
     {"secret", "LINKSPAN_SECRET", "text", "none",
      "The same, where a file is not to be had; LINKSPAN_SECRET_FILE wins.", true},
-    {"tls", "LINKSPAN_TLS", "0 or 1", "0",
-     "Whether all that goes by TCP is encrypted, by TLS 1.3 with a key of the secret's, which it "
-     "needs; both sides or none (docs/security.md)."},
     {"staging", "LINKSPAN_STAGING_MIB", "MiB", "128",
      "Pinned memory of an Engine through which copies between GPUs and pageable memory go, at "
      "most; 64 KiB a thread at least. Pinned with the first such copies."},
@@ -92,6 +94,23 @@ Status read_flag(const char* variable, bool& into) {
   Status status = read_number(variable, 0, 1, number);
   into = number != 0;
   return status;
+}
+
+Status read_security(Options& into) {
+  const Setting set = setting_of("LINKSPAN_SECURITY");
+  if (set.value.empty()) return {};
+  into.security = parse_security(set.value);
+  into.security_from = set.from;
+  return into.security ? Status() : set.refused(std::string("set ") + kSecurityNames);
+}
+
+/// Refuses a variable that LINKSPAN_SECURITY replaces. Ignored, it would leave TCP less protected
+/// than it says.
+Status refuse_former(const char* variable, const char* replacement) {
+  const Setting set = setting_of(variable);
+  if (set.value.empty()) return {};
+  if (set.value == "0") replacement = "loopback_only in its place, or authenticated with a secret";
+  return set.refused(std::string("set LINKSPAN_SECURITY=") + replacement);
 }
 
 Status read_duration(const char* variable, Duration& into) {
@@ -169,10 +188,20 @@ Result<Options> Options::from_environment() {
     return s;
   options.relay_gpus = static_cast<unsigned>(relay_gpus);
   if (Status s = read_flag("LINKSPAN_CALIBRATE", options.calibrate); !s.ok()) return s;
-  if (Status s = read_flag("LINKSPAN_INSECURE", options.insecure); !s.ok()) return s;
-  if (Status s = read_flag("LINKSPAN_TLS", options.tls); !s.ok()) return s;
-  if (const char* set = set_value("LINKSPAN_SECRET_FILE")) options.secret_file = set;
-  if (const char* set = set_value("LINKSPAN_SECRET")) options.secret = set;
+  if (Status s = read_security(options); !s.ok()) return s;
+  if (Status s = refuse_former("LINKSPAN_TLS", "encrypted in its place"); !s.ok()) return s;
+  if (Status s = refuse_former("LINKSPAN_INSECURE",
+                               "insecure in its place, or authenticated with a secret");
+      !s.ok())
+    return s;
+  if (const char* set = set_value("LINKSPAN_SECRET")) {
+    options.secret = set;
+    options.secret_from = "LINKSPAN_SECRET";
+  }
+  if (const char* set = set_value("LINKSPAN_SECRET_FILE")) {
+    options.secret_file = set;
+    options.secret_from = "LINKSPAN_SECRET_FILE";
+  }
   std::uint64_t staging = options.staging >> 20;
   if (Status s = read_number("LINKSPAN_STAGING_MIB", 1, kMaxStagingMib, staging); !s.ok()) return s;
   options.staging = staging << 20;
@@ -181,6 +210,19 @@ Result<Options> Options::from_environment() {
   if (Status s = read_duration("LINKSPAN_CONNECT_DEADLINE_MS", options.connect_deadline); !s.ok())
     return s;
   return options;
+}
+
+Status Options::resolve_security() {
+  const bool has_secret = !secret.empty() || !secret_file.empty();
+  if (!security) security = has_secret ? Security::authenticated : Security::loopback_only;
+  if (has_secret == (*security >= Security::authenticated)) return {};
+  const Setting set{security_from, std::string(name_of(*security))};
+  if (has_secret)
+    return set.refused("contradicts the secret of " + secret_from +
+                       ": set authenticated or encrypted, or remove the secret");
+  return set.refused(
+      "needs a secret, and there is none: give both sides the same by LINKSPAN_SECRET_FILE, "
+      "EngineOptions::secret_file or EngineOptions::secret");
 }
 
 std::string setting_of_socket_dir(const std::string& folder) {
@@ -195,7 +237,7 @@ std::string setting_of_socket_dir(const std::string& folder) {
 }
 
 Result<std::string> read_secret(const Options& options) {
-  std::string secret = options.secret, where = "LINKSPAN_SECRET";
+  std::string secret = options.secret, where = options.secret_from;
   if (!options.secret_file.empty()) {
     where = "secret file " + options.secret_file;
     const auto file = Fd::from(where.c_str(), ::open(options.secret_file.c_str(),

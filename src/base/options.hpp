@@ -54,10 +54,11 @@ struct Options {
   std::optional<unsigned> copy_ctas;  ///< nullopt: as many as the GPU has SMs.
   unsigned relay_gpus = 0;
   bool calibrate = false;
-  bool insecure = false;
-  bool tls = false;
-  std::string secret_file;  ///< Empty: none.
-  std::string secret;       ///< From the environment. Empty: none.
+  std::optional<Security> security;
+  std::string security_from;  ///< What set `security`: "LINKSPAN_SECURITY".
+  std::string secret_file;    ///< Empty: none.
+  std::string secret;         ///< Ignored beside a secret_file. Empty: none.
+  std::string secret_from;    ///< What set the secret: "LINKSPAN_SECRET".
   std::size_t staging = std::size_t{128} << 20;
   Duration transfer_deadline = std::chrono::seconds(30);
   Duration connect_deadline = std::chrono::seconds(10);
@@ -65,13 +66,15 @@ struct Options {
   /// Returns the defaults, overridden by set variables; an empty variable counts as not set.
   /// invalid_argument: the text names the variable, its value and the remedy.
   static Result<Options> from_environment();
+  /// Sets `security` if it is not set: `authenticated` with a secret, else `loopback_only`.
+  /// invalid_argument: it needs a secret and there is none, or it contradicts one.
+  Status resolve_security();
   /// Returns the setting of a transport's option: that in `transport`, else the environment's.
   Setting setting_of(const OptionInfo& option) const;
 };
 
-/// Returns the content of the secret file without its line end, else the secret of the environment,
-/// else an empty string. permission_denied: others may read the file. invalid_argument: the secret
-/// is too short.
+/// Returns the content of the secret file without its line end, else `secret`. permission_denied:
+/// others may read the file. invalid_argument: the secret is too short or too long.
 Result<std::string> read_secret(const Options& options);
 
 }  // namespace linkspan::base

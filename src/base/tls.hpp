@@ -34,7 +34,8 @@ enum class TlsSide : std::uint8_t { connector, acceptor };
 inline constexpr std::size_t kTlsRecord = std::size_t{16} << 10;
 /// AES-GCM allows 2^24.5 full records under one key (RFC 8446, 5.5).
 inline constexpr std::uint64_t kTlsRecordsAKey = std::uint64_t{1} << 24;
-inline constexpr const char* kTlsRemedy = ": set LINKSPAN_TLS=1 or EngineOptions::tls on both";
+inline constexpr const char* kTlsRemedy =
+    ": set LINKSPAN_SECURITY=encrypted or EngineOptions::security on both";
 
 /// State that all connections of an Engine share.
 class TlsContext {

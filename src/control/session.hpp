@@ -114,8 +114,8 @@ struct Identity {
   std::uint64_t incarnation = 0;
   std::string socket_dir{};  ///< Folder of the introspection socket. Empty: no socket.
   bool any_uid = false;      ///< Accepts peers of other users.
-  bool insecure = false;     ///< Allows TCP beyond loopback without a secret.
-  std::string secret{};      ///< Shared secret of TCP peers. Empty: none.
+  Security security = Security::loopback_only;  ///< Of TCP.
+  std::string secret{};                         ///< Shared secret of TCP peers. Empty: none.
   std::vector<net::Interface>
       interfaces{};  ///< Interfaces for data connections. Empty: the kernel chooses.
   std::shared_ptr<const base::TlsContext>
@@ -125,7 +125,7 @@ struct Identity {
   std::shared_ptr<base::FdCloser> closer = std::make_shared<base::FdCloser>();
 
   /// Returns true if TCP may go beyond loopback.
-  bool leaves_host() const noexcept { return insecure || !secret.empty(); }
+  bool leaves_host() const noexcept { return security != Security::loopback_only; }
 };
 
 /// Names who alone is accepted at the other end of a connect().

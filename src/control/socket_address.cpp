@@ -62,7 +62,7 @@ Status refused_address(const std::string& what) {
           what +
               ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE or "
               "EngineOptions::secret_file; without one nobody shows who he is, and "
-              "EngineOptions::insecure or LINKSPAN_INSECURE=1 says that this is meant"};
+              "EngineOptions::security or LINKSPAN_SECURITY=insecure says that this is meant"};
 }
 
 /// Returns true if a listener at one address is also reached at the other.

@@ -27,6 +27,24 @@ base::LogSink sink_to(const std::shared_ptr<base::LogQueue>& queue) {
   return [queue](base::Level level, std::string_view text) { queue->push(level, text); };
 }
 
+/// Lets the security and the secret of the options win over those of the environment.
+Status set_security(const EngineOptions& options, base::Options& settings) {
+  if (options.security) {
+    settings.security = options.security;
+    settings.security_from = "EngineOptions::security";
+  }
+  if (!options.secret.empty() && !options.secret_file.empty())
+    return {Code::invalid_argument, Scope::process,
+            "EngineOptions::secret and EngineOptions::secret_file are both set: set one of them"};
+  if (!options.secret.empty() || !options.secret_file.empty()) {
+    settings.secret = options.secret;
+    settings.secret_file = options.secret_file;
+    settings.secret_from =
+        options.secret.empty() ? "EngineOptions::secret_file" : "EngineOptions::secret";
+  }
+  return settings.resolve_security();
+}
+
 }  // namespace
 
 EngineContext::EngineContext(base::Options settings, std::shared_ptr<base::LogQueue> lines)
@@ -42,9 +60,7 @@ Result<std::unique_ptr<EngineContext>> EngineContext::create(const EngineOptions
   if (options.copy_ctas) settings->copy_ctas = options.copy_ctas;
   if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
   if (options.calibrate) settings->calibrate = *options.calibrate;
-  if (options.insecure) settings->insecure = *options.insecure;
-  if (options.tls) settings->tls = *options.tls;
-  if (!options.secret_file.empty()) settings->secret_file = options.secret_file;
+  if (Status s = set_security(options, *settings); !s.ok()) return s;
   settings->transport = options.transport;
   if (Status s = transport::check_options(*settings); !s.ok()) return s;
   if (options.transfer_deadline > Duration::zero())
@@ -76,15 +92,10 @@ Status EngineContext::set_up_identity(const EngineOptions& asked) {
               .incarnation = base::random_u64(),
               .socket_dir = options.socket_dir,
               .any_uid = asked.any_uid,
-              .insecure = options.insecure,
+              .security = options.security.value_or(Security::loopback_only),
               .secret = *std::move(secret),
               .interfaces = *std::move(interfaces)};
-  if (options.tls) {
-    if (identity.secret.empty())
-      return {Code::invalid_argument, Scope::process,
-              "TLS (LINKSPAN_TLS, EngineOptions::tls) takes its key from a secret, and there is "
-              "none: give both sides the same file by LINKSPAN_SECRET_FILE or "
-              "EngineOptions::secret_file"};
+  if (identity.security == Security::encrypted) {
     auto tls = base::TlsContext::create(identity.secret);
     if (!tls.ok()) return tls.status();
     identity.tls = *std::move(tls);

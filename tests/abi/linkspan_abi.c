@@ -150,7 +150,10 @@ PIN(LINKSPAN_WRITE == 0 && LINKSPAN_READ == 1);
 PIN(LINKSPAN_STREAM_NONE == 0 && LINKSPAN_STREAM_CREATED == 1);
 PIN(LINKSPAN_STREAM_LEGACY_DEFAULT == 2 && LINKSPAN_STREAM_PER_THREAD_DEFAULT == 3);
 
-PIN(sizeof(linkspan_engine_options) == 104);
+PIN(LINKSPAN_SECURITY_LOOPBACK_ONLY == 0 && LINKSPAN_SECURITY_INSECURE == 1);
+PIN(LINKSPAN_SECURITY_AUTHENTICATED == 2 && LINKSPAN_SECURITY_ENCRYPTED == 3);
+
+PIN(sizeof(linkspan_engine_options) == 120);
 PIN(offsetof(linkspan_engine_options, size) == 0);
 PIN(offsetof(linkspan_engine_options, name) == 8);
 PIN(offsetof(linkspan_engine_options, socket_dir) == 16);
@@ -163,11 +166,13 @@ PIN(offsetof(linkspan_engine_options, relay_gpus) == 56);
 PIN(offsetof(linkspan_engine_options, calibrate) == 60);
 PIN(offsetof(linkspan_engine_options, any_uid) == 64);
 PIN(offsetof(linkspan_engine_options, use_gpu) == 68);
-PIN(offsetof(linkspan_engine_options, insecure) == 72);
-PIN(offsetof(linkspan_engine_options, tls) == 76);
+PIN(offsetof(linkspan_engine_options, security) == 72);
+PIN(offsetof(linkspan_engine_options, reserved) == 76);
 PIN(offsetof(linkspan_engine_options, secret_file) == 80);
-PIN(offsetof(linkspan_engine_options, transport) == 88);
-PIN(offsetof(linkspan_engine_options, transport_count) == 96);
+PIN(offsetof(linkspan_engine_options, secret) == 88);
+PIN(offsetof(linkspan_engine_options, secret_bytes) == 96);
+PIN(offsetof(linkspan_engine_options, transport) == 104);
+PIN(offsetof(linkspan_engine_options, transport_count) == 112);
 
 PIN(sizeof(linkspan_transport_option) == 16);
 PIN(offsetof(linkspan_transport_option, key) == 0);

@@ -81,12 +81,12 @@ class GuardedMemory : public ::testing::TestWithParam<Path> {
     std::vector<std::string> environment;
     if (GetParam().tls) {
       ::setenv("LINKSPAN_SECRET", "a secret of the tests", 1);
-      ::setenv("LINKSPAN_TLS", "1", 1);
+      ::setenv("LINKSPAN_SECURITY", "encrypted", 1);
     }
     owner_ = take(Child::spawn(kHelper));
     engine_ = take(Engine::open(options));
     ::unsetenv("LINKSPAN_SECRET");
-    ::unsetenv("LINKSPAN_TLS");
+    ::unsetenv("LINKSPAN_SECURITY");
     mine_ = Held::make(*engine_, {.kind = "shared"});
     mine_.fill(1);
     const std::string address = take(owner_->line().call({{"do", "open"},

@@ -30,7 +30,7 @@ class TcpTls : public ::testing::Test {
     EngineOptions options = engine_options(name);
     options.use_gpu = false;
     options.secret_file = secret_;
-    options.tls = tls;
+    options.security = tls ? Security::encrypted : Security::authenticated;
     return Engine::open(options);
   }
   /// Connects `near_` and `far_` through the delay line.

@@ -16,12 +16,18 @@
 
 namespace linkspan::test {
 
+/// Returns the security of the Engines here, which go beyond loopback: by a secret of the
+/// environment if there is one.
+inline Security security() {
+  return ::getenv("LINKSPAN_SECRET") != nullptr ? Security::authenticated : Security::insecure;
+}
+
 /// Starts an Engine there. `address` is where an earlier one listened.
 inline FarEngine engine_at(const Network& network, Host host,
                            std::vector<std::string> environment = {},
                            const std::string& address = "") {
   environment.push_back(kListenAt + (address.empty() ? Network::listen_at(host) : address));
-  environment.emplace_back("LINKSPAN_INSECURE=1");
+  environment.push_back("LINKSPAN_SECURITY=" + std::string(name_of(security())));
   return network.at(host, [&] { return FarEngine(environment); });
 }
 
@@ -32,7 +38,7 @@ struct Hosts {
         far(engine_at(*network, Host::far, far_environment)),
         third(engine_at(*network, Host::near)),
         engine(network->at(Host::near, [&options] {
-          options.insecure = true;
+          options.security = security();
           return take(Engine::open(options));
         })) {}
 

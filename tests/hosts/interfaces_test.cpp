@@ -153,7 +153,7 @@ TEST_F(HostInterfaces, OfTheFarSideAloneAreNotTaken) {
 
 TEST_F(HostInterfaces, ThatAreNotHereOpenNoEngine) {
   EngineOptions options = engine_options("near");
-  options.insecure = true;
+  options.security = security();
   const auto opened = [&](const char* names) {
     options.transport["tcp.interfaces"] = names;
     return joined_->at(Host::near, [&] { return Engine::open(options).status(); });
@@ -176,7 +176,7 @@ TEST_F(HostInterfaces, AreListenedAtByWhoMayLeaveTheHost) {
   joined_->at(Host::near, [&] {
     EXPECT_EQ(take(Engine::open(options)).listen("tcp:10.78.1.1:0").code(),
               Code::permission_denied);
-    options.insecure = true;
+    options.security = security();
     Engine open = take(Engine::open(options));
     struct {
       const char *first, *all;

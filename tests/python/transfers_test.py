@@ -332,8 +332,8 @@ def test_streams_of_others(pair: Pair, gpu) -> None:
 
 
 def test_peers_over_tcp() -> None:
-    with linkspan.Engine("here") as here, linkspan.Engine("there", insecure=False) as there:
-        with pytest.raises(linkspan.PermissionDeniedError, match="insecure"):
+    with linkspan.Engine("here") as here, linkspan.Engine("there", security="loopback_only") as there:
+        with pytest.raises(linkspan.PermissionDeniedError, match="LINKSPAN_SECURITY=insecure"):
             there.listen("tcp:0.0.0.0:0")
         peer = here.connect(there.listen("tcp:127.0.0.1:0"))
         back = there.accept()
@@ -345,18 +345,23 @@ def test_peers_over_tcp() -> None:
         assert peer.explain("read", region, remote).path == "tcp"
         peer.read(region, remote, require="tcp").wait(10)
         assert target == pattern(100).tobytes()
-    with linkspan.Engine("open", insecure=True) as engine:
+    with linkspan.Engine("open", security="insecure") as engine:
         assert engine.listen("tcp:0.0.0.0:0").startswith("tcp:0.0.0.0:")
 
 
 def test_peers_over_tls(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="LINKSPAN_SECRET_FILE"):
-        linkspan.Engine("bare", tls=True)
+        linkspan.Engine("bare", security="encrypted")
+    with pytest.raises(ValueError, match='security="tls": give loopback_only, insecure, auth'):
+        linkspan.Engine("bare", security="tls")
+    with pytest.raises(TypeError, match="secret: give bytes"):
+        linkspan.Engine("bare", secret="a secret of the tests")
     secret = tmp_path / "secret"
     secret.write_text("a secret of the tests")
     secret.chmod(0o600)
-    options = {"secret_file": str(secret), "tls": True}
-    with linkspan.Engine("here", **options) as here, linkspan.Engine("there", **options) as there:
+    options = {"secret_file": str(secret), "security": "encrypted"}
+    known = {"secret": b"a secret of the tests", "security": "encrypted"}
+    with linkspan.Engine("here", **options) as here, linkspan.Engine("there", **known) as there:
         peer = here.connect(there.listen("tcp:127.0.0.1:0"))
         there.publish("memory", there.register_memory(pattern(100)))
         target = bytearray(100)
@@ -366,5 +371,5 @@ def test_peers_over_tls(tmp_path: pathlib.Path) -> None:
         assert target == pattern(100).tobytes()
     with linkspan.Engine("plain", secret_file=str(secret)) as plain:
         with linkspan.Engine("tls", **options) as tls:
-            with pytest.raises(linkspan.PermissionDeniedError, match="LINKSPAN_TLS"):
+            with pytest.raises(linkspan.PermissionDeniedError, match="LINKSPAN_SECURITY=encrypted"):
                 tls.connect(plain.listen("tcp:127.0.0.1:0"))

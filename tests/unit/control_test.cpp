@@ -385,11 +385,11 @@ INSTANTIATE_TEST_SUITE_P(By, ControlBytes, ::testing::Values("unix", "tcp"),
 class ControlTcp : public ControlTest {
  protected:
   Engine open(const EngineOptions& options) { return test::take(Engine::open(options)); }
-  EngineOptions options(std::optional<bool> insecure = {}) {
+  EngineOptions options(std::optional<Security> security = {}) {
     return {.name = "client",
             .socket_dir = folder_,
             .use_gpu = false,
-            .insecure = insecure,
+            .security = security,
             .log = [this](LogLevel level, std::string_view line) {
               const base::MutexLock lock(mutex_);
               if (level == LogLevel::warning) warnings_.emplace_back(line);
@@ -517,17 +517,19 @@ TEST_F(ControlTcp, ConnectsAgainWhereAConnectionEndsWithoutAWord) {
 
 TEST_F(ControlTcp, LeavesLoopbackOnlyIfThatIsSaidAndLogsIt) {
   const std::string everybody = "tcp:0.0.0.0:0";
-  for (const std::optional<bool> insecure : {std::optional<bool>(), std::optional<bool>(false)}) {
-    Engine careful = open(options(insecure));
+  for (const std::optional<Security> security :
+       {std::optional<Security>(), std::optional(Security::loopback_only)}) {
+    Engine careful = open(options(security));
     const Status refused = careful.listen(everybody);
     EXPECT_EQ(refused.code(), Code::permission_denied) << refused.to_string();
-    EXPECT_NE(refused.what().find("EngineOptions::insecure"), std::string::npos) << refused.what();
+    EXPECT_NE(refused.what().find("LINKSPAN_SECURITY=insecure"), std::string::npos)
+        << refused.what();
     EXPECT_EQ(careful.address(), "");
     EXPECT_EQ(careful.connect("tcp:192.0.2.1:1").status().code(), Code::permission_denied);
     EXPECT_TRUE(careful.close(10s).ok());  // which brings all that was logged
   }
   EXPECT_TRUE(warnings().empty());
-  Engine open_to_all = open(options(true));
+  Engine open_to_all = open(options(Security::insecure));
   ASSERT_TRUE(open_to_all.listen("tcp:127.0.0.1:0").ok());
   ASSERT_TRUE(open_to_all.listen(everybody).ok());
   const std::string address = open_to_all.address(), port = address.substr(address.rfind(':'));

@@ -82,13 +82,14 @@ TEST_F(ControlTls, IsAskedForByBothOrByNone) {
   };
   serve(kSecret, true);
   refused(kSecret, false,
-          "the peer: the peer speaks no TLS and this side does: set LINKSPAN_TLS=1");
-  refused("", false, "LINKSPAN_TLS=1");
+          "the peer: the peer speaks no TLS and this side does: set LINKSPAN_SECURITY=encrypted");
+  refused("", false, "LINKSPAN_SECURITY=encrypted");
   refused("another secret of tests", true, "another secret");
   serve(kSecret, false);
-  refused(kSecret, true, "the peer speaks no TLS and this side does: set LINKSPAN_TLS=1");
+  refused(kSecret, true,
+          "the peer speaks no TLS and this side does: set LINKSPAN_SECURITY=encrypted");
   serve("", false);
-  refused(kSecret, true, "LINKSPAN_TLS=1");
+  refused(kSecret, true, "LINKSPAN_SECURITY=encrypted");
 }
 
 TEST_F(ControlTls, ASideWithoutItTellsThatThePeerHasIt) {

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "engine/transfers/completion_queue.hpp"
 #include "linkspan/device/put.cuh"
 #include "tests/unit/engine_pair.hpp"
@@ -32,11 +34,54 @@ TEST_F(EngineImplTest, RefusesOptionsThatAreWrong) {
   EXPECT_TRUE(is(EngineImpl::open({.name = longest + "n", .use_gpu = false}).status(),
                  Code::invalid_argument, "EngineOptions::name has 257 bytes"));
   EXPECT_TRUE(is(EngineImpl::open({.name = longest, .use_gpu = false}).status(), Code::ok));
-  EXPECT_TRUE(is(EngineImpl::open({.use_gpu = false, .tls = true}).status(), Code::invalid_argument,
-                 "takes its key from a secret, and there is none"));
   EXPECT_TRUE(
       is(EngineImpl::open({.use_gpu = false, .transport = {{"pigeon.speed", "1"}}}).status(),
          Code::invalid_argument, "pigeon.speed"));
+}
+
+TEST_F(EngineImplTest, RefusesASecurityThatDoesNotGoWithItsSecret) {
+  const std::string secret = "a secret of the tests";
+  for (const Security security : {Security::authenticated, Security::encrypted}) {
+    EXPECT_TRUE(is(
+        EngineImpl::open({.use_gpu = false, .security = security}).status(), Code::invalid_argument,
+        "EngineOptions::security=\"" + std::string(name_of(security)) +
+            "\": needs a secret, and there is none: give both sides the same by "
+            "LINKSPAN_SECRET_FILE, EngineOptions::secret_file or EngineOptions::secret"));
+    EXPECT_TRUE(
+        is(EngineImpl::open({.use_gpu = false, .security = security, .secret = secret}).status(),
+           Code::ok));
+  }
+  for (const Security security : {Security::loopback_only, Security::insecure}) {
+    const std::string contradicts = "EngineOptions::security=\"" + std::string(name_of(security)) +
+                                    "\": contradicts the secret of EngineOptions::";
+    const Status refused =
+        EngineImpl::open({.use_gpu = false, .security = security, .secret = secret}).status();
+    EXPECT_TRUE(is(refused, Code::invalid_argument, contradicts + "secret: set authenticated"));
+    EXPECT_FALSE(contains(refused.what(), secret));
+    EXPECT_TRUE(is(
+        EngineImpl::open({.use_gpu = false, .security = security, .secret_file = "/none"}).status(),
+        Code::invalid_argument, contradicts + "secret_file: set authenticated"));
+  }
+}
+
+TEST_F(EngineImplTest, TakesItsSecretFromTheOptions) {
+  EXPECT_TRUE(is(EngineImpl::open(
+                     {.use_gpu = false, .secret_file = "/none", .secret = "a secret of the tests"})
+                     .status(),
+                 Code::invalid_argument,
+                 "EngineOptions::secret and EngineOptions::secret_file are both set: set one"));
+  const Status few = EngineImpl::open({.use_gpu = false, .secret = "fifteen bytes ."}).status();
+  EXPECT_TRUE(is(few, Code::invalid_argument, "EngineOptions::secret has 15 bytes"));
+  EXPECT_FALSE(contains(few.what(), "fifteen"));
+  EXPECT_TRUE(is(EngineImpl::open({.use_gpu = false, .secret = std::string(4097, 's')}).status(),
+                 Code::invalid_argument, "EngineOptions::secret has more than 4096 bytes"));
+  for (const char* variable : {"LINKSPAN_SECRET_FILE", "LINKSPAN_SECRET"}) {
+    ::setenv(variable, "/none", 1);  // and too short
+    EXPECT_FALSE(EngineImpl::open({.use_gpu = false}).ok()) << variable;
+    EXPECT_TRUE(is(EngineImpl::open({.use_gpu = false, .secret = "a secret of the tests"}).status(),
+                   Code::ok));
+    ::unsetenv(variable);
+  }
 }
 
 TEST_F(EngineImplTest, HasANameAndItsOptions) {

@@ -65,8 +65,7 @@ TEST_F(OptionsTest, HasFallbacks) {
   EXPECT_FALSE(options.copy_ctas.has_value());
   EXPECT_EQ(options.relay_gpus, 0u);
   EXPECT_FALSE(options.calibrate);
-  EXPECT_FALSE(options.insecure);
-  EXPECT_FALSE(options.tls);
+  EXPECT_FALSE(options.security.has_value());
   EXPECT_FALSE(NcclNetSettings::read(options)->unpack.has_value());
   EXPECT_EQ(NcclNetSettings::read(options)->plugin, "");
   EXPECT_GE(TcpSettings::read(options)->connections, 1u);
@@ -86,8 +85,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   set("LINKSPAN_COPY_CTAS", "0");
   set("LINKSPAN_RELAY_GPUS", "3");
   set("LINKSPAN_CALIBRATE", "1");
-  set("LINKSPAN_INSECURE", "1");
-  set("LINKSPAN_TLS", "1");
+  set("LINKSPAN_SECURITY", "encrypted");
   set("LINKSPAN_STAGING_MIB", "5");
   set("LINKSPAN_TRANSFER_DEADLINE_MS", "1500");
   set("LINKSPAN_CONNECT_DEADLINE_MS", "");  // not set
@@ -99,8 +97,7 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
   EXPECT_EQ(options.copy_ctas, 0u);
   EXPECT_EQ(options.relay_gpus, 3u);
   EXPECT_TRUE(options.calibrate);
-  EXPECT_TRUE(options.insecure);
-  EXPECT_TRUE(options.tls);
+  EXPECT_EQ(options.security, Security::encrypted);
   EXPECT_EQ(options.staging, std::size_t{5} << 20);
   EXPECT_EQ(options.transfer_deadline, 1500ms);
   EXPECT_EQ(options.connect_deadline, 10s);
@@ -108,14 +105,24 @@ TEST_F(OptionsTest, ReadsWhatIsSet) {
 
 TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
   for (const auto& [variable, value] :
-       {std::pair("LINKSPAN_SOCKET_DIR", "here"), std::pair("LINKSPAN_LOG_LEVEL", "LOUD"),
-        std::pair("LINKSPAN_CPU_THREADS", "0"), std::pair("LINKSPAN_CPU_THREADS", "257"),
-        std::pair("LINKSPAN_COPY_CTAS", "65536"), std::pair("LINKSPAN_COPY_CTAS", "few"),
-        std::pair("LINKSPAN_INSECURE", "yes"), std::pair("LINKSPAN_TLS", "on"),
-        std::pair("LINKSPAN_RELAY_GPUS", "16"), std::pair("LINKSPAN_STAGING_MIB", "0"),
-        std::pair("LINKSPAN_STAGING_MIB", "64M"), std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
-        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"), std::pair("LINKSPAN_UNPACK", "gpu"),
-        std::pair("LINKSPAN_TCP_STREAMS", "65"), std::pair("UCCL_TCPX_UNPACK_IMPL", "Kernel"),
+       {std::pair("LINKSPAN_SOCKET_DIR", "here"),
+        std::pair("LINKSPAN_LOG_LEVEL", "LOUD"),
+        std::pair("LINKSPAN_CPU_THREADS", "0"),
+        std::pair("LINKSPAN_CPU_THREADS", "257"),
+        std::pair("LINKSPAN_COPY_CTAS", "65536"),
+        std::pair("LINKSPAN_COPY_CTAS", "few"),
+        std::pair("LINKSPAN_SECURITY", "tls"),
+        std::pair("LINKSPAN_SECURITY", "Insecure"),
+        std::pair("LINKSPAN_INSECURE", "yes"),
+        std::pair("LINKSPAN_TLS", "1"),
+        std::pair("LINKSPAN_RELAY_GPUS", "16"),
+        std::pair("LINKSPAN_STAGING_MIB", "0"),
+        std::pair("LINKSPAN_STAGING_MIB", "64M"),
+        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "-1"),
+        std::pair("LINKSPAN_TRANSFER_DEADLINE_MS", "30s"),
+        std::pair("LINKSPAN_UNPACK", "gpu"),
+        std::pair("LINKSPAN_TCP_STREAMS", "65"),
+        std::pair("UCCL_TCPX_UNPACK_IMPL", "Kernel"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "1e99"),
         std::pair("LINKSPAN_CONNECT_DEADLINE_MS", "99999999999999999999")}) {
     set(variable, value);
@@ -127,6 +134,68 @@ TEST_F(OptionsTest, NamesVariableValueAndRemedy) {
         << status.to_string();
     set(variable, nullptr);
   }
+}
+
+TEST_F(OptionsTest, NamesTheSecurity_WhenAVariableThatItReplacesIsSet) {
+  struct {
+    const char *variable, *value, *what;
+  } const cases[] = {
+      {"LINKSPAN_TLS", "1", "LINKSPAN_TLS=\"1\": set LINKSPAN_SECURITY=encrypted in its place"},
+      {"LINKSPAN_INSECURE", "1",
+       "LINKSPAN_INSECURE=\"1\": set LINKSPAN_SECURITY=insecure in its place, or authenticated "
+       "with a secret"},
+      {"LINKSPAN_TLS", "0",
+       "LINKSPAN_TLS=\"0\": set LINKSPAN_SECURITY=loopback_only in its place, or authenticated "
+       "with a secret"},
+      {"LINKSPAN_INSECURE", "0",
+       "LINKSPAN_INSECURE=\"0\": set LINKSPAN_SECURITY=loopback_only in its place, or "
+       "authenticated with a secret"}};
+  set("LINKSPAN_SECURITY", "authenticated");  // also beside it
+  for (const auto& each : cases) {
+    set(each.variable, each.value);
+    const Status status = Options::from_environment().status();
+    EXPECT_EQ(status.code(), Code::invalid_argument) << each.variable << "=" << each.value;
+    EXPECT_EQ(status.what(), each.what);
+    set(each.variable, nullptr);
+  }
+  set("LINKSPAN_TLS", "");  // not set
+  EXPECT_EQ(read().security, Security::authenticated);
+  set("LINKSPAN_TLS", nullptr);
+}
+
+TEST_F(OptionsTest, SecurityFollowsTheSecret_WhenItIsNotSet) {
+  Options options = read();
+  EXPECT_TRUE(options.resolve_security().ok());
+  EXPECT_EQ(options.security, Security::loopback_only);
+  set("LINKSPAN_SECRET_FILE", "/nowhere/secret");
+  options = read();
+  EXPECT_TRUE(options.resolve_security().ok()) << "does not read the file";
+  EXPECT_EQ(options.security, Security::authenticated);
+}
+
+TEST_F(OptionsTest, SecurityThatNeedsASecretOrContradictsOneIsRefused) {
+  for (const char* name : {"loopback_only", "insecure", "authenticated", "encrypted"}) {
+    set("LINKSPAN_SECURITY", name);
+    const bool needs = *parse_security(name) >= Security::authenticated;
+    set("LINKSPAN_SECRET", nullptr);
+    const Status without = read().resolve_security();
+    set("LINKSPAN_SECRET", "nobody is to see this");
+    const Status with = read().resolve_security();
+    EXPECT_EQ(needs ? with.code() : without.code(), Code::ok) << name;
+    const Status& refused = needs ? without : with;
+    EXPECT_EQ(refused.code(), Code::invalid_argument) << name;
+    EXPECT_EQ(refused.what(),
+              "LINKSPAN_SECURITY=\"" + std::string(name) + "\": " +
+                  (needs ? "needs a secret, and there is none: give both sides the same by "
+                           "LINKSPAN_SECRET_FILE, EngineOptions::secret_file or "
+                           "EngineOptions::secret"
+                         : "contradicts the secret of LINKSPAN_SECRET: set authenticated or "
+                           "encrypted, or remove the secret"));
+  }
+  set("LINKSPAN_SECURITY", "insecure");
+  set("LINKSPAN_SECRET_FILE", "/nowhere/secret");
+  EXPECT_NE(read().resolve_security().what().find("the secret of LINKSPAN_SECRET_FILE"),
+            std::string::npos);
 }
 
 TEST_F(OptionsTest, TakesTheSeedsLogLevelUnlessOursIsSet) {

@@ -113,7 +113,7 @@ TEST(SocketAddress, LeavesLoopbackOnlyWhereThatIsMeant) {
                            "tcp:[::ffff:192.0.2.1]:1", "tcp:128.0.0.1:1"}) {
     const Status refused = resolve(parsed(text), false).status();
     EXPECT_EQ(refused.code(), Code::permission_denied) << text;
-    for (const char* word : {text, "EngineOptions::insecure", "LINKSPAN_INSECURE=1"})
+    for (const char* word : {text, "EngineOptions::security", "LINKSPAN_SECURITY=insecure"})
       EXPECT_NE(refused.what().find(word), std::string::npos) << refused.what();
     EXPECT_TRUE(resolve(parsed(text), true).ok()) << text;
   }

@@ -185,7 +185,7 @@ TEST_F(Tls, TellsThePeerThatSpeaksNone) {
       Status status;
       for (int i = 0; i < 1000 && status.ok(); ++i) status = receive(*each).status();
       EXPECT_EQ(status.code(), Code::permission_denied) << status.to_string();
-      EXPECT_NE(status.what().find("LINKSPAN_TLS"), std::string::npos);
+      EXPECT_NE(status.what().find("LINKSPAN_SECURITY=encrypted"), std::string::npos);
       const auto came = each->came_plain();
       ASSERT_GE(came.size(), 3u);
       EXPECT_TRUE(std::equal(came.begin(), came.end(), header.begin()));

@@ -79,8 +79,12 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
                     .secret_file = or_empty(c->secret_file),
                     .transfer_deadline = fields.time("transfer_deadline", c->transfer_deadline)};
   if (fields.number("calibrate", c->calibrate, -1, 1) >= 0) out.calibrate = c->calibrate != 0;
-  if (fields.number("insecure", c->insecure, -1, 1) >= 0) out.insecure = c->insecure != 0;
-  if (fields.number("tls", c->tls, -1, 1) >= 0) out.tls = c->tls != 0;
+  if (fields.number("security", c->security, -1, LINKSPAN_SECURITY_ENCRYPTED) >= 0)
+    out.security = static_cast<Security>(c->security);
+  (void)fields.number("reserved", c->reserved, 0, 0);
+  if (c->secret == nullptr && c->secret_bytes != 0)
+    return bad("a secret of " + std::to_string(c->secret_bytes) + " bytes at null");
+  if (c->secret != nullptr) out.secret.assign(c->secret, c->secret_bytes);
   if (c->transport == nullptr && c->transport_count != 0)
     return bad(std::to_string(c->transport_count) + " options of transports at null");
   for (std::size_t i = 0; i < c->transport_count; ++i) {

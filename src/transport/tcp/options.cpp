@@ -30,11 +30,12 @@ Result<std::unique_ptr<Transport>> create(const Context& context) {
   if (!settings.ok()) return settings.status();
   std::unique_ptr<Transport> made;
   if (settings->connections != 0)
-    made = std::make_unique<TcpTransport>(TcpOptions{.topology = context.topology,
-                                                     .incarnation = context.incarnation,
-                                                     .connections = settings->connections,
-                                                     .copy_ctas = context.options->copy_ctas,
-                                                     .tls = context.options->tls});
+    made = std::make_unique<TcpTransport>(
+        TcpOptions{.topology = context.topology,
+                   .incarnation = context.incarnation,
+                   .connections = settings->connections,
+                   .copy_ctas = context.options->copy_ctas,
+                   .tls = context.options->security == Security::encrypted});
   return made;
 }
 

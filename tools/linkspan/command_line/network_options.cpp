@@ -5,9 +5,10 @@ namespace linkspan::tool {
 void NetworkOptions::define(Arguments& arguments) {
   arguments.text("--secret-file", secret_file, "FILE",
                  "That the other side has as well; needed beyond loopback (LINKSPAN_SECRET_FILE)");
-  arguments.flag("--insecure", insecure,
-                 "Beyond loopback without a secret, where nobody shows who he is "
-                 "(LINKSPAN_INSECURE)");
+  arguments.choice("--security", security,
+                   {"loopback_only", "insecure", "authenticated", "encrypted"},
+                   "How TCP is protected; insecure leaves loopback without a secret "
+                   "(LINKSPAN_SECURITY)");
   arguments.number("--timeout", timeout_s, 1, 86400, "SECONDS",
                    "Of each step of the other side's (30)");
 }
@@ -15,7 +16,7 @@ void NetworkOptions::define(Arguments& arguments) {
 EngineOptions NetworkOptions::engine(const char* name) const {
   EngineOptions out{.name = name};
   out.secret_file = secret_file;
-  if (insecure) out.insecure = true;
+  out.security = parse_security(security);
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace linkspan::tool {
 
 struct NetworkOptions {
   std::string secret_file;
-  bool insecure = false;
+  std::string security;  ///< A name of Security. Empty: the default.
   unsigned timeout_s = 30;
 
   void define(Arguments& arguments);

@@ -201,11 +201,12 @@ void check_tls(Diagnosis& out) {
   }
   for (std::string one; file >> one;)
     if (one == "tls") {
-      out.ok(kArea, kName, "the kernel can encrypt what LINKSPAN_TLS=1 sends");
+      out.ok(kArea, kName, "the kernel can encrypt what LINKSPAN_SECURITY=encrypted sends");
       return;
     }
   out.add(Level::ok, kArea, kName,
-          "not in this kernel, or not loaded: what LINKSPAN_TLS=1 sends is encrypted by libssl",
+          "not in this kernel, or not loaded: what LINKSPAN_SECURITY=encrypted sends is encrypted "
+          "by libssl",
           "`modprobe tls`, if the CPU's time matters");
 }
 

@@ -161,7 +161,7 @@ class ServeVerb final : public Verb {
     if (Status s = engine->listen(tcp_address(listen_)); !s.ok()) return failed(name(), s);
     Server server(*engine, gpus, network_.timeout());
     std::cout << "serve at " + engine->address() +
-                     (network_.insecure && network_.secret_file.empty() ? kInsecure : "") + "\n"
+                     (network_.security == "insecure" ? kInsecure : "") + "\n"
               << std::flush;
     std::vector<std::jthread> threads;
     for (unsigned i = 0; i < (once_ ? 1 : kMaxServed); ++i)
