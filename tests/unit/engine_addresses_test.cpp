@@ -11,7 +11,7 @@ constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
 
 Engine open(const char* name, bool insecure = false) {
   EngineOptions options{.name = name, .use_gpu = false};
-  if (insecure) options.insecure = true;
+  if (insecure) options.security = Security::insecure;
   return take(Engine::open(options));
 }
 
