@@ -39,8 +39,8 @@ static void receive(const char* address) {
   unsigned char* memory = calloc(BYTES, 1);
   if (memory == NULL) exit(1);
   must(linkspan_engine_open(NULL, &engine), "open");
-  must(linkspan_register_memory(engine, memory, BYTES, NULL, &region), "register");
-  must(linkspan_publish(engine, "inbox", region), "publish");
+  must(linkspan_engine_register_memory(engine, memory, BYTES, NULL, &region), "register");
+  must(linkspan_engine_publish(engine, "inbox", region), "publish");
   must(linkspan_engine_listen(engine, address), "listen");
   must(linkspan_engine_accept(engine, ten_seconds, &peer), "accept");
   must(linkspan_engine_notifications(engine, ten_seconds, &came), "notifications");
@@ -82,16 +82,18 @@ static void send_to(const char* address) {
   options.notification_bytes = sizeof done;
 
   must(linkspan_engine_open(NULL, &engine), "open");
-  must(linkspan_register_memory(engine, memory, BYTES, NULL, &local), "register");
+  must(linkspan_engine_register_memory(engine, memory, BYTES, NULL, &local), "register");
   must(linkspan_engine_connect(engine, address, ten_seconds, &peer), "connect");
   must(linkspan_peer_lookup(peer, "inbox", ten_seconds, &inbox), "lookup");
-  must(linkspan_explain(peer, LINKSPAN_WRITE, local, inbox, BLOCKS, BYTES, NULL, &why), "explain");
+  must(linkspan_peer_explain(peer, LINKSPAN_WRITE, local, inbox, BLOCKS, BYTES, NULL, &why),
+       "explain");
   printf("by %s: %s\n", linkspan_explanation_path(why), linkspan_explanation_reason(why));
   for (size_t i = 0; i < linkspan_explanation_refused_count(why); ++i)
     printf("not by %s: %s\n", linkspan_explanation_refused_path(why, i),
            linkspan_explanation_refused_reason(why, i));
   fflush(stdout);
-  must(linkspan_submit(peer, LINKSPAN_WRITE, local, inbox, &shape, &options, &transfer), "write");
+  must(linkspan_peer_submit(peer, LINKSPAN_WRITE, local, inbox, &shape, &options, &transfer),
+       "write");
   must(linkspan_transfer_wait(transfer, 2 * ten_seconds), "wait");
   linkspan_transfer_free(transfer);
   linkspan_explanation_free(why);

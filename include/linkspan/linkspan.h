@@ -6,6 +6,9 @@
  * Each function is documented at the C++ member of the same name in linkspan/{engine,peer,region,
  * transfer,prepared,completion_queue}.hpp. This header adds the conventions of C:
  *
+ * - The name of a function begins with the type of its first argument: linkspan_peer_send() is
+ *   Peer::send(). C adds a suffix where C++ has an overload, as in linkspan_engine_publish_set().
+ *   linkspan_ipc_...() keep the names of another project.
  * - A function that may fail returns a code; LINKSPAN_OK is 0. linkspan_last_error() then returns
  *   the text, which belongs to the calling thread until its next failure.
  * - A function stores what it creates through its last parameter, or NULL on an error. The caller
@@ -208,21 +211,22 @@ typedef struct linkspan_region_options {
 #define LINKSPAN_REGION_OPTIONS_INIT \
   { sizeof(linkspan_region_options), 1, 1, 0, 0 }
 
-LINKSPAN_C_API int linkspan_register_memory(linkspan_engine* engine, void* pointer, uint64_t bytes,
-                                            const linkspan_region_options* options,
-                                            linkspan_region** region);
-LINKSPAN_C_API int linkspan_allocate_shared(linkspan_engine* engine, uint64_t bytes,
-                                            const linkspan_region_options* options,
-                                            linkspan_region** region);
-LINKSPAN_C_API int linkspan_deregister(linkspan_engine* engine, const linkspan_region* region,
-                                       int64_t timeout);
-LINKSPAN_C_API int linkspan_invalidate(linkspan_engine* engine, const linkspan_region* region,
-                                       int64_t timeout);
-LINKSPAN_C_API int linkspan_publish(linkspan_engine* engine, const char* name,
-                                    const linkspan_region* region);
-LINKSPAN_C_API int linkspan_publish_set(linkspan_engine* engine, const char* name,
-                                        const linkspan_region* const* regions, size_t count,
-                                        uint64_t* version);
+LINKSPAN_C_API int linkspan_engine_register_memory(linkspan_engine* engine, void* pointer,
+                                                   uint64_t bytes,
+                                                   const linkspan_region_options* options,
+                                                   linkspan_region** region);
+LINKSPAN_C_API int linkspan_engine_allocate_shared(linkspan_engine* engine, uint64_t bytes,
+                                                   const linkspan_region_options* options,
+                                                   linkspan_region** region);
+LINKSPAN_C_API int linkspan_engine_deregister(linkspan_engine* engine,
+                                              const linkspan_region* region, int64_t timeout);
+LINKSPAN_C_API int linkspan_engine_invalidate(linkspan_engine* engine,
+                                              const linkspan_region* region, int64_t timeout);
+LINKSPAN_C_API int linkspan_engine_publish(linkspan_engine* engine, const char* name,
+                                           const linkspan_region* region);
+LINKSPAN_C_API int linkspan_engine_publish_set(linkspan_engine* engine, const char* name,
+                                               const linkspan_region* const* regions, size_t count,
+                                               uint64_t* version);
 
 /* For a null handle these return 0, null or LINKSPAN_MEMORY_HOST. */
 LINKSPAN_C_API uint64_t linkspan_region_bytes(const linkspan_region* region);
@@ -334,35 +338,39 @@ typedef struct linkspan_transfer_options {
   { sizeof(linkspan_transfer_options), 0, 0, 0, 0, {0, {0}, 0}, {0, {0}, 0}, 0, -1, 0, 0 }
 
 /* `op` is LINKSPAN_WRITE or LINKSPAN_READ. */
-LINKSPAN_C_API int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* local,
-                                   const linkspan_remote_region* remote,
-                                   const linkspan_shape* shape,
-                                   const linkspan_transfer_options* options,
-                                   linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_peer_submit(const linkspan_peer* peer, int op,
+                                        const linkspan_region* local,
+                                        const linkspan_remote_region* remote,
+                                        const linkspan_shape* shape,
+                                        const linkspan_transfer_options* options,
+                                        linkspan_transfer** transfer);
 /* Stores the code and the transfer of targets[i] in codes[i] and transfers[i]; each target succeeds
  * or fails alone. Returns the first code that is not LINKSPAN_OK. */
-LINKSPAN_C_API int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
-                                         const linkspan_remote_region* const* targets, size_t count,
-                                         const linkspan_shape* shape,
-                                         const linkspan_transfer_options* options, int* codes,
-                                         linkspan_transfer** transfers);
-LINKSPAN_C_API int linkspan_prepare(const linkspan_peer* peer, int op, const linkspan_region* local,
-                                    const linkspan_remote_region* remote,
-                                    const linkspan_shape* shape, linkspan_prepared** prepared);
+LINKSPAN_C_API int linkspan_engine_write_to_all(linkspan_engine* engine,
+                                                const linkspan_region* local,
+                                                const linkspan_remote_region* const* targets,
+                                                size_t count, const linkspan_shape* shape,
+                                                const linkspan_transfer_options* options,
+                                                int* codes, linkspan_transfer** transfers);
+LINKSPAN_C_API int linkspan_peer_prepare(const linkspan_peer* peer, int op,
+                                         const linkspan_region* local,
+                                         const linkspan_remote_region* remote,
+                                         const linkspan_shape* shape, linkspan_prepared** prepared);
 LINKSPAN_C_API uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepared);
-LINKSPAN_C_API int linkspan_post(const linkspan_prepared* prepared,
-                                 const linkspan_transfer_options* options,
-                                 linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_prepared_post(const linkspan_prepared* prepared,
+                                          const linkspan_transfer_options* options,
+                                          linkspan_transfer** transfer);
 /* Posts only the pages at these positions of the prepared lists. */
-LINKSPAN_C_API int linkspan_post_some(const linkspan_prepared* prepared, const uint32_t* positions,
-                                      size_t count, const linkspan_transfer_options* options,
+LINKSPAN_C_API int linkspan_prepared_post_some(const linkspan_prepared* prepared,
+                                               const uint32_t* positions, size_t count,
+                                               const linkspan_transfer_options* options,
+                                               linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_peer_send(const linkspan_peer* peer, uint64_t tag, const void* data,
+                                      uint64_t bytes, const linkspan_transfer_options* options,
                                       linkspan_transfer** transfer);
-LINKSPAN_C_API int linkspan_send(const linkspan_peer* peer, uint64_t tag, const void* data,
-                                 uint64_t bytes, const linkspan_transfer_options* options,
-                                 linkspan_transfer** transfer);
-LINKSPAN_C_API int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data,
-                                 uint64_t bytes, const linkspan_transfer_options* options,
-                                 linkspan_transfer** transfer);
+LINKSPAN_C_API int linkspan_peer_recv(const linkspan_peer* peer, uint64_t tag, void* data,
+                                      uint64_t bytes, const linkspan_transfer_options* options,
+                                      linkspan_transfer** transfer);
 /* Documented in linkspan/compat/ipc.hpp. A `deadline` of 0 is the default. */
 LINKSPAN_C_API int linkspan_ipc_send(linkspan_engine* engine, uint64_t conn_id, const void* data,
                                      size_t bytes, int64_t deadline);
@@ -397,10 +405,11 @@ LINKSPAN_C_API int linkspan_completion_queue_take(linkspan_completion_queue* que
 
 /* ---- paths, and why they are chosen --------------------------------------------------------- */
 
-LINKSPAN_C_API int linkspan_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
-                                    const linkspan_remote_region* remote, uint64_t blocks,
-                                    uint64_t bytes, const linkspan_transfer_options* options,
-                                    linkspan_explanation** explanation);
+LINKSPAN_C_API int linkspan_peer_explain(const linkspan_peer* peer, int op,
+                                         const linkspan_region* local,
+                                         const linkspan_remote_region* remote, uint64_t blocks,
+                                         uint64_t bytes, const linkspan_transfer_options* options,
+                                         linkspan_explanation** explanation);
 /* The explanation owns these texts. For null they are "". */
 LINKSPAN_C_API const char* linkspan_explanation_path(const linkspan_explanation* explanation);
 LINKSPAN_C_API const char* linkspan_explanation_executor(const linkspan_explanation* explanation);

@@ -40,14 +40,14 @@ PIN_CALL(linkspan_engine_metrics, int, (linkspan_engine*, char**));
 PIN_CALL(linkspan_notifications_count, size_t, (const linkspan_notifications*));
 PIN_CALL(linkspan_notifications_at, int,
          (const linkspan_notifications*, size_t, uint64_t*, const void**, size_t*));
-PIN_CALL(linkspan_register_memory, int,
+PIN_CALL(linkspan_engine_register_memory, int,
          (linkspan_engine*, void*, uint64_t, const linkspan_region_options*, linkspan_region**));
-PIN_CALL(linkspan_allocate_shared, int,
+PIN_CALL(linkspan_engine_allocate_shared, int,
          (linkspan_engine*, uint64_t, const linkspan_region_options*, linkspan_region**));
-PIN_CALL(linkspan_deregister, int, (linkspan_engine*, const linkspan_region*, int64_t));
-PIN_CALL(linkspan_invalidate, int, (linkspan_engine*, const linkspan_region*, int64_t));
-PIN_CALL(linkspan_publish, int, (linkspan_engine*, const char*, const linkspan_region*));
-PIN_CALL(linkspan_publish_set, int,
+PIN_CALL(linkspan_engine_deregister, int, (linkspan_engine*, const linkspan_region*, int64_t));
+PIN_CALL(linkspan_engine_invalidate, int, (linkspan_engine*, const linkspan_region*, int64_t));
+PIN_CALL(linkspan_engine_publish, int, (linkspan_engine*, const char*, const linkspan_region*));
+PIN_CALL(linkspan_engine_publish_set, int,
          (linkspan_engine*, const char*, const linkspan_region* const*, size_t, uint64_t*));
 PIN_CALL(linkspan_region_bytes, uint64_t, (const linkspan_region*));
 PIN_CALL(linkspan_region_kind, int, (const linkspan_region*));
@@ -72,25 +72,25 @@ PIN_CALL(linkspan_region_set_version, uint64_t, (const linkspan_region_set*));
 PIN_CALL(linkspan_region_set_count, size_t, (const linkspan_region_set*));
 PIN_CALL(linkspan_region_set_at, int,
          (const linkspan_region_set*, size_t, linkspan_remote_region**));
-PIN_CALL(linkspan_submit, int,
+PIN_CALL(linkspan_peer_submit, int,
          (const linkspan_peer*, int, const linkspan_region*, const linkspan_remote_region*,
           const linkspan_shape*, const linkspan_transfer_options*, linkspan_transfer**));
-PIN_CALL(linkspan_write_to_all, int,
+PIN_CALL(linkspan_engine_write_to_all, int,
          (linkspan_engine*, const linkspan_region*, const linkspan_remote_region* const*, size_t,
           const linkspan_shape*, const linkspan_transfer_options*, int*, linkspan_transfer**));
-PIN_CALL(linkspan_prepare, int,
+PIN_CALL(linkspan_peer_prepare, int,
          (const linkspan_peer*, int, const linkspan_region*, const linkspan_remote_region*,
           const linkspan_shape*, linkspan_prepared**));
 PIN_CALL(linkspan_prepared_bytes, uint64_t, (const linkspan_prepared*));
-PIN_CALL(linkspan_post, int,
+PIN_CALL(linkspan_prepared_post, int,
          (const linkspan_prepared*, const linkspan_transfer_options*, linkspan_transfer**));
-PIN_CALL(linkspan_post_some, int,
+PIN_CALL(linkspan_prepared_post_some, int,
          (const linkspan_prepared*, const uint32_t*, size_t, const linkspan_transfer_options*,
           linkspan_transfer**));
-PIN_CALL(linkspan_send, int,
+PIN_CALL(linkspan_peer_send, int,
          (const linkspan_peer*, uint64_t, const void*, uint64_t, const linkspan_transfer_options*,
           linkspan_transfer**));
-PIN_CALL(linkspan_recv, int,
+PIN_CALL(linkspan_peer_recv, int,
          (const linkspan_peer*, uint64_t, void*, uint64_t, const linkspan_transfer_options*,
           linkspan_transfer**));
 PIN_CALL(linkspan_ipc_send, int, (linkspan_engine*, uint64_t, const void*, size_t, int64_t));
@@ -111,7 +111,7 @@ PIN_CALL(linkspan_completion_queue_add, int,
          (linkspan_completion_queue*, const linkspan_transfer*, uint64_t));
 PIN_CALL(linkspan_completion_queue_take, int,
          (linkspan_completion_queue*, uint64_t*, size_t, size_t*));
-PIN_CALL(linkspan_explain, int,
+PIN_CALL(linkspan_peer_explain, int,
          (const linkspan_peer*, int, const linkspan_region*, const linkspan_remote_region*,
           uint64_t, uint64_t, const linkspan_transfer_options*, linkspan_explanation**));
 PIN_CALL(linkspan_explanation_path, const char*, (const linkspan_explanation*));

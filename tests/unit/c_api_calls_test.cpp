@@ -27,9 +27,9 @@ class CApiPair : public ::testing::Test {
     ASSERT_OK(linkspan_engine_address(far_, &address));
     ASSERT_OK(linkspan_engine_connect(near_, taken(address).c_str(), kLong, &peer_));
     ASSERT_OK(linkspan_engine_accept(far_, kLong, &back_));
-    ASSERT_OK(linkspan_register_memory(near_, here_.data(), kBytes, nullptr, &local_));
-    ASSERT_OK(linkspan_allocate_shared(far_, kBytes, nullptr, &theirs_));
-    ASSERT_OK(linkspan_publish(far_, "theirs", theirs_));
+    ASSERT_OK(linkspan_engine_register_memory(near_, here_.data(), kBytes, nullptr, &local_));
+    ASSERT_OK(linkspan_engine_allocate_shared(far_, kBytes, nullptr, &theirs_));
+    ASSERT_OK(linkspan_engine_publish(far_, "theirs", theirs_));
     ASSERT_OK(linkspan_peer_lookup(peer_, "theirs", kLong, &remote_));
     there_ = static_cast<unsigned char*>(linkspan_region_data(theirs_));
     for (std::uint64_t i = 0; i < kBytes; ++i) here_[i] = value(i);
@@ -37,7 +37,7 @@ class CApiPair : public ::testing::Test {
 
   int moved(int op, const linkspan_shape& shape) {
     TransferC transfer;
-    const int code = linkspan_submit(peer_, op, local_, remote_, &shape, nullptr, &transfer);
+    const int code = linkspan_peer_submit(peer_, op, local_, remote_, &shape, nullptr, &transfer);
     return code == LINKSPAN_OK ? linkspan_transfer_wait(transfer, kLong) : code;
   }
   static linkspan_shape shape_of(const linkspan_block& block) {
@@ -139,18 +139,18 @@ TEST_F(CApiPair, WhatIsPreparedIsPostedWholeOrInPart) {
   linkspan_shape shape = LINKSPAN_SHAPE_INIT;
   shape.pages = &pages;
   PreparedC prepared;
-  ASSERT_OK(linkspan_prepare(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &prepared));
+  ASSERT_OK(linkspan_peer_prepare(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &prepared));
   EXPECT_EQ(linkspan_prepared_bytes(prepared), 3000u);
   TransferC transfer;
   const std::uint32_t second = 1;
-  ASSERT_OK(linkspan_post_some(prepared, &second, 1, nullptr, &transfer));
+  ASSERT_OK(linkspan_prepared_post_some(prepared, &second, 1, nullptr, &transfer));
   ASSERT_OK(linkspan_transfer_wait(transfer, kLong));
   EXPECT_TRUE(same(4000, 7000, 1000));
   EXPECT_EQ(there_[9000] + there_[1000], 0);
-  ASSERT_OK(linkspan_post(prepared, nullptr, &transfer));
+  ASSERT_OK(linkspan_prepared_post(prepared, nullptr, &transfer));
   ASSERT_OK(linkspan_transfer_wait(transfer, kLong));
   EXPECT_TRUE(same(3000, 9000, 1000) && same(5000, 1000, 1000));
-  EXPECT_EQ(linkspan_post_some(prepared, nullptr, 2, nullptr, &transfer),
+  EXPECT_EQ(linkspan_prepared_post_some(prepared, nullptr, 2, nullptr, &transfer),
             LINKSPAN_INVALID_ARGUMENT);
 }
 
@@ -162,7 +162,8 @@ TEST_F(CApiPair, AChecksumIsAskedForByTheOptions) {
     options.checksum = checksum;
     options.reserved = reserved;
     TransferC transfer;
-    return linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer);
+    return linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options,
+                                &transfer);
   };
   EXPECT_OK(submit(0, 0));
   EXPECT_EQ(submit(1, 0), LINKSPAN_UNSUPPORTED);
@@ -179,7 +180,8 @@ TEST_F(CApiPair, ANotificationComesAfterItsData) {
   const linkspan_block block = {0, 0, 1000};
   const linkspan_shape shape = shape_of(block);
   TransferC transfer;
-  ASSERT_OK(linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer));
+  ASSERT_OK(
+      linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer));
   EXPECT_OK(linkspan_peer_notify(peer_, "more", 4));
   std::string all;
   for (NotificationsC came; all.size() < 8;) {
@@ -217,7 +219,8 @@ TEST_F(CApiPair, AQueueTellsAsManyAsThereIsRoomFor) {
   const linkspan_shape shape = shape_of(block);
   for (std::uint64_t i = 0; i < 5; ++i) {
     TransferC transfer;
-    ASSERT_OK(linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, nullptr, &transfer));
+    ASSERT_OK(
+        linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, nullptr, &transfer));
     EXPECT_OK(linkspan_completion_queue_add(queue, transfer, 100 + i));
     EXPECT_EQ(linkspan_completion_queue_add(queue, transfer, 0), LINKSPAN_INVALID_ARGUMENT);
     EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
@@ -244,8 +247,8 @@ TEST_F(CApiPair, AQueueTellsAsManyAsThereIsRoomFor) {
 TEST_F(CApiPair, MessagesMatchByTheirTags) {
   std::array<char, 16> room{};
   TransferC sent, received;
-  ASSERT_OK(linkspan_recv(back_, 7, room.data(), room.size(), nullptr, &received));
-  ASSERT_OK(linkspan_send(peer_, 7, "seven", 5, nullptr, &sent));
+  ASSERT_OK(linkspan_peer_recv(back_, 7, room.data(), room.size(), nullptr, &received));
+  ASSERT_OK(linkspan_peer_send(peer_, 7, "seven", 5, nullptr, &sent));
   EXPECT_OK(linkspan_transfer_wait(received, kLong));
   EXPECT_OK(linkspan_transfer_wait(sent, kLong));
   EXPECT_EQ(linkspan_transfer_bytes(received), 5u);
@@ -265,16 +268,16 @@ TEST_F(CApiPair, OneSourceToSeveralTargets) {
   RemoteC refused;
   linkspan_region_options options = LINKSPAN_REGION_OPTIONS_INIT;
   options.peers_write = 0;
-  ASSERT_OK(linkspan_allocate_shared(far_, kBytes, &options, &read_only));
-  ASSERT_OK(linkspan_publish(far_, "read only", read_only));
+  ASSERT_OK(linkspan_engine_allocate_shared(far_, kBytes, &options, &read_only));
+  ASSERT_OK(linkspan_engine_publish(far_, "read only", read_only));
   ASSERT_OK(linkspan_peer_lookup(peer_, "read only", kLong, &refused));
   const std::array<const linkspan_remote_region*, 2> targets = {remote_, refused};
   std::array<int, 2> codes{};
   std::array<linkspan_transfer*, 2> transfers{};
   const linkspan_block block = {0, 0, 5000};
   const linkspan_shape shape = shape_of(block);
-  EXPECT_EQ(linkspan_write_to_all(near_, local_, targets.data(), 2, &shape, nullptr, codes.data(),
-                                  transfers.data()),
+  EXPECT_EQ(linkspan_engine_write_to_all(near_, local_, targets.data(), 2, &shape, nullptr,
+                                         codes.data(), transfers.data()),
             LINKSPAN_PERMISSION_DENIED);
   EXPECT_EQ(codes[0], LINKSPAN_OK);
   EXPECT_EQ(codes[1], LINKSPAN_PERMISSION_DENIED);
@@ -286,11 +289,11 @@ TEST_F(CApiPair, OneSourceToSeveralTargets) {
 
 TEST_F(CApiPair, SetsHaveVersions) {
   RegionC second;
-  ASSERT_OK(linkspan_allocate_shared(far_, 4096, nullptr, &second));
+  ASSERT_OK(linkspan_engine_allocate_shared(far_, 4096, nullptr, &second));
   const std::array<const linkspan_region*, 2> regions = {theirs_, second};
   std::uint64_t first = 0, version = 0;
-  ASSERT_OK(linkspan_publish_set(far_, "set", regions.data(), 2, &first));
-  ASSERT_OK(linkspan_publish_set(far_, "set", regions.data(), 2, &version));
+  ASSERT_OK(linkspan_engine_publish_set(far_, "set", regions.data(), 2, &first));
+  ASSERT_OK(linkspan_engine_publish_set(far_, "set", regions.data(), 2, &version));
   EXPECT_GT(version, first);
   std::uint64_t found = 0;
   EXPECT_OK(linkspan_peer_await_version(peer_, "set", first, kLong, &found));
@@ -332,7 +335,7 @@ TEST_F(CApiPair, NamesKindsAndReports) {
   EXPECT_EQ(ended, 0u);
 
   ExplanationC why;
-  ASSERT_OK(linkspan_explain(peer_, LINKSPAN_WRITE, local_, remote_, 1, 4096, nullptr, &why));
+  ASSERT_OK(linkspan_peer_explain(peer_, LINKSPAN_WRITE, local_, remote_, 1, 4096, nullptr, &why));
   EXPECT_STREQ(linkspan_explanation_path(why), "same_process+cpu_threads");
   EXPECT_STREQ(linkspan_explanation_executor(why), "here");
   EXPECT_STRNE(linkspan_explanation_reason(why), "");
@@ -343,8 +346,9 @@ TEST_F(CApiPair, NamesKindsAndReports) {
   const linkspan_block block = {0, 0, 1};
   const linkspan_shape shape = shape_of(block);
   TransferC transfer;
-  EXPECT_EQ(linkspan_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer),
-            LINKSPAN_UNSUPPORTED);
+  EXPECT_EQ(
+      linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer),
+      LINKSPAN_UNSUPPORTED);
   EXPECT_EQ(transfer, nullptr);
   EXPECT_TRUE(says("same_process+cpu_threads")) << linkspan_last_error();
 }
@@ -376,14 +380,14 @@ TEST_F(CApiPair, ConnectsToAPeerOfTheNameThatItExpects) {
 TEST_F(CApiPair, ClosesAPeer) {
   std::array<unsigned char, 8> room{};
   TransferC receive, late;
-  ASSERT_OK(linkspan_recv(peer_, 1, room.data(), room.size(), nullptr, &receive));
+  ASSERT_OK(linkspan_peer_recv(peer_, 1, room.data(), room.size(), nullptr, &receive));
   EXPECT_EQ(linkspan_peer_close(nullptr, kLong), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_peer_close(peer_, -1), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_peer_state(peer_), LINKSPAN_PEER_UP);
   EXPECT_OK(linkspan_peer_close(peer_, kLong));
   EXPECT_EQ(linkspan_peer_state(peer_), LINKSPAN_PEER_GONE);
   EXPECT_EQ(linkspan_transfer_wait(receive, 0), LINKSPAN_CANCELED);
-  EXPECT_EQ(linkspan_recv(peer_, 1, room.data(), room.size(), nullptr, &late),
+  EXPECT_EQ(linkspan_peer_recv(peer_, 1, room.data(), room.size(), nullptr, &late),
             LINKSPAN_DISCONNECTED);
   EXPECT_OK(linkspan_peer_close(peer_, 0));
 }
@@ -393,7 +397,7 @@ TEST_F(CApiPair, TheEndOfAPeer) {
   for (int i = 0; i < 200 && linkspan_peer_state(peer_) == LINKSPAN_PEER_UP; ++i) ::usleep(50'000);
   EXPECT_EQ(moved(LINKSPAN_WRITE, shape_of({0, 0, 1})), LINKSPAN_DISCONNECTED);
   EXPECT_EQ(linkspan_last_scope(), LINKSPAN_SCOPE_PEER);
-  EXPECT_OK(linkspan_invalidate(near_, local_, kLong));
+  EXPECT_OK(linkspan_engine_invalidate(near_, local_, kLong));
   EXPECT_EQ(linkspan_engine_close(near_, -5), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("timeout is -5")) << linkspan_last_error();
 }

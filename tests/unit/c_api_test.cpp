@@ -113,11 +113,12 @@ TEST(CApi, NullIsRefusedOrNothing) {
   EXPECT_EQ(linkspan_engine_open(nullptr, nullptr), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_engine_connect(nullptr, "unix:/x", 0, &peer), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("engine is null")) << linkspan_last_error();
-  EXPECT_EQ(linkspan_register_memory(nullptr, &text, 8, nullptr, &region),
+  EXPECT_EQ(linkspan_engine_register_memory(nullptr, &text, 8, nullptr, &region),
             LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_engine_dump(nullptr, &text), LINKSPAN_INVALID_ARGUMENT);
-  EXPECT_EQ(linkspan_submit(nullptr, LINKSPAN_WRITE, nullptr, nullptr, nullptr, nullptr, &transfer),
-            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(
+      linkspan_peer_submit(nullptr, LINKSPAN_WRITE, nullptr, nullptr, nullptr, nullptr, &transfer),
+      LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_transfer_wait(nullptr, 0), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(linkspan_transfer_done(nullptr), 0);
   EXPECT_EQ(linkspan_region_bytes(nullptr), 0u);

@@ -176,8 +176,9 @@ int linkspan_notifications_at(const linkspan_notifications* notifications, size_
   });
 }
 
-int linkspan_register_memory(linkspan_engine* engine, void* pointer, uint64_t bytes,
-                             const linkspan_region_options* options, linkspan_region** region) {
+int linkspan_engine_register_memory(linkspan_engine* engine, void* pointer, uint64_t bytes,
+                                    const linkspan_region_options* options,
+                                    linkspan_region** region) {
   return c::make(region, {{engine, "engine"}}, [&]() -> Result<Region> {
     const auto known = c::region_options(options);
     if (!known.ok()) return known.status();
@@ -185,8 +186,9 @@ int linkspan_register_memory(linkspan_engine* engine, void* pointer, uint64_t by
   });
 }
 
-int linkspan_allocate_shared(linkspan_engine* engine, uint64_t bytes,
-                             const linkspan_region_options* options, linkspan_region** region) {
+int linkspan_engine_allocate_shared(linkspan_engine* engine, uint64_t bytes,
+                                    const linkspan_region_options* options,
+                                    linkspan_region** region) {
   return c::make(region, {{engine, "engine"}}, [&]() -> Result<Region> {
     const auto known = c::region_options(options);
     if (!known.ok()) return known.status();
@@ -194,23 +196,27 @@ int linkspan_allocate_shared(linkspan_engine* engine, uint64_t bytes,
   });
 }
 
-int linkspan_deregister(linkspan_engine* engine, const linkspan_region* region, int64_t timeout) {
+int linkspan_engine_deregister(linkspan_engine* engine, const linkspan_region* region,
+                               int64_t timeout) {
   return c::run({{engine, "engine"}, {region, "region"}}, {"timeout", timeout},
                 [&](Duration limit) { return engine->is.deregister(region->is, limit); });
 }
 
-int linkspan_invalidate(linkspan_engine* engine, const linkspan_region* region, int64_t timeout) {
+int linkspan_engine_invalidate(linkspan_engine* engine, const linkspan_region* region,
+                               int64_t timeout) {
   return c::run({{engine, "engine"}, {region, "region"}}, {"timeout", timeout},
                 [&](Duration limit) { return engine->is.invalidate(region->is, limit); });
 }
 
-int linkspan_publish(linkspan_engine* engine, const char* name, const linkspan_region* region) {
+int linkspan_engine_publish(linkspan_engine* engine, const char* name,
+                            const linkspan_region* region) {
   return c::run({{engine, "engine"}, {name, "name"}, {region, "region"}},
                 [&] { return engine->is.publish(name, region->is); });
 }
 
-int linkspan_publish_set(linkspan_engine* engine, const char* name,
-                         const linkspan_region* const* regions, size_t count, uint64_t* version) {
+int linkspan_engine_publish_set(linkspan_engine* engine, const char* name,
+                                const linkspan_region* const* regions, size_t count,
+                                uint64_t* version) {
   return c::run({{engine, "engine"}, {name, "name"}, {regions, "regions"}}, [&] {
     std::vector<Region> all;
     all.reserve(count);

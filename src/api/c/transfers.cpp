@@ -32,9 +32,9 @@ void linkspan_transfer_free(linkspan_transfer* transfer) { delete transfer; }
 void linkspan_completion_queue_free(linkspan_completion_queue* queue) { delete queue; }
 void linkspan_explanation_free(linkspan_explanation* explanation) { delete explanation; }
 
-int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* local,
-                    const linkspan_remote_region* remote, const linkspan_shape* shape,
-                    const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+int linkspan_peer_submit(const linkspan_peer* peer, int op, const linkspan_region* local,
+                         const linkspan_remote_region* remote, const linkspan_shape* shape,
+                         const linkspan_transfer_options* options, linkspan_transfer** transfer) {
   return begin({{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}}, options,
                transfer, [&](const TransferOptions& known) -> Result<Transfer> {
                  const auto way = c::op_of(op);
@@ -47,10 +47,11 @@ int linkspan_submit(const linkspan_peer* peer, int op, const linkspan_region* lo
                });
 }
 
-int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
-                          const linkspan_remote_region* const* targets, size_t count,
-                          const linkspan_shape* shape, const linkspan_transfer_options* options,
-                          int* codes, linkspan_transfer** transfers) {
+int linkspan_engine_write_to_all(linkspan_engine* engine, const linkspan_region* local,
+                                 const linkspan_remote_region* const* targets, size_t count,
+                                 const linkspan_shape* shape,
+                                 const linkspan_transfer_options* options, int* codes,
+                                 linkspan_transfer** transfers) {
   if (transfers != nullptr) std::fill_n(transfers, count, nullptr);
   return c::run({{engine, "engine"},
                  {local, "local"},
@@ -85,9 +86,9 @@ int linkspan_write_to_all(linkspan_engine* engine, const linkspan_region* local,
                 });
 }
 
-int linkspan_prepare(const linkspan_peer* peer, int op, const linkspan_region* local,
-                     const linkspan_remote_region* remote, const linkspan_shape* shape,
-                     linkspan_prepared** prepared) {
+int linkspan_peer_prepare(const linkspan_peer* peer, int op, const linkspan_region* local,
+                          const linkspan_remote_region* remote, const linkspan_shape* shape,
+                          linkspan_prepared** prepared) {
   return c::make(prepared, {{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}},
                  [&]() -> Result<Prepared> {
                    const auto way = c::op_of(op);
@@ -102,14 +103,15 @@ uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepared) {
   return prepared == nullptr ? 0 : prepared->is.bytes();
 }
 
-int linkspan_post(const linkspan_prepared* prepared, const linkspan_transfer_options* options,
-                  linkspan_transfer** transfer) {
+int linkspan_prepared_post(const linkspan_prepared* prepared,
+                           const linkspan_transfer_options* options, linkspan_transfer** transfer) {
   return begin({{prepared, "prepared"}}, options, transfer,
                [&](const TransferOptions& known) { return prepared->is.post(known); });
 }
 
-int linkspan_post_some(const linkspan_prepared* prepared, const uint32_t* positions, size_t count,
-                       const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+int linkspan_prepared_post_some(const linkspan_prepared* prepared, const uint32_t* positions,
+                                size_t count, const linkspan_transfer_options* options,
+                                linkspan_transfer** transfer) {
   return begin({{prepared, "prepared"}}, options, transfer,
                [&](const TransferOptions& known) -> Result<Transfer> {
                  if (positions == nullptr && count != 0)
@@ -118,15 +120,15 @@ int linkspan_post_some(const linkspan_prepared* prepared, const uint32_t* positi
                });
 }
 
-int linkspan_send(const linkspan_peer* peer, uint64_t tag, const void* data, uint64_t bytes,
-                  const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+int linkspan_peer_send(const linkspan_peer* peer, uint64_t tag, const void* data, uint64_t bytes,
+                       const linkspan_transfer_options* options, linkspan_transfer** transfer) {
   return begin({{peer, "peer"}}, options, transfer, [&](const TransferOptions& known) {
     return peer->is.send(tag, data, bytes, known);
   });
 }
 
-int linkspan_recv(const linkspan_peer* peer, uint64_t tag, void* data, uint64_t bytes,
-                  const linkspan_transfer_options* options, linkspan_transfer** transfer) {
+int linkspan_peer_recv(const linkspan_peer* peer, uint64_t tag, void* data, uint64_t bytes,
+                       const linkspan_transfer_options* options, linkspan_transfer** transfer) {
   return begin({{peer, "peer"}}, options, transfer, [&](const TransferOptions& known) {
     return peer->is.recv(tag, data, bytes, known);
   });
@@ -184,9 +186,10 @@ int linkspan_completion_queue_take(linkspan_completion_queue* queue, uint64_t* c
   return code;
 }
 
-int linkspan_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
-                     const linkspan_remote_region* remote, uint64_t blocks, uint64_t bytes,
-                     const linkspan_transfer_options* options, linkspan_explanation** explanation) {
+int linkspan_peer_explain(const linkspan_peer* peer, int op, const linkspan_region* local,
+                          const linkspan_remote_region* remote, uint64_t blocks, uint64_t bytes,
+                          const linkspan_transfer_options* options,
+                          linkspan_explanation** explanation) {
   return c::make(explanation, {{peer, "peer"}, {local, "local"}, {remote, "remote"}},
                  [&]() -> Result<Explanation> {
                    const auto way = c::op_of(op);
