@@ -316,7 +316,7 @@ enum {
 };
 
 typedef struct linkspan_stream {
-  int32_t flavour;
+  int32_t kind;    /* LINKSPAN_STREAM_... */
   uint8_t gpu[16]; /* the UUID of cuDeviceGetUuid */
   void* handle;
 } linkspan_stream;

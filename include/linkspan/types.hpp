@@ -125,8 +125,8 @@ using Shape = std::variant<std::span<const Block>, Pages, Strides>;
 /// meaning of handle 0 depends on how the caller was compiled. `handle` is a CUstream and is used
 /// for `created` only.
 struct StreamOrder {
-  enum class Flavour : std::uint8_t { none, created, legacy_default, per_thread_default };
-  Flavour flavour = Flavour::none;
+  enum class Kind : std::uint8_t { none, created, legacy_default, per_thread_default };
+  Kind kind = Kind::none;
   GpuUuid gpu{};
   void* handle = nullptr;
 };

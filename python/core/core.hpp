@@ -140,9 +140,9 @@ bool in_slices(std::optional<Duration> timeout, Act act) {
 /// may block while that stream's queue is full.
 template <class Act>
 auto submitting(const TransferOptions& options, Act act) {
-  constexpr auto kNone = StreamOrder::Flavour::none;
+  constexpr auto kNone = StreamOrder::Kind::none;
   std::optional<Released> released;
-  if (options.after.flavour != kNone || options.release.flavour != kNone) released.emplace();
+  if (options.after.kind != kNone || options.release.kind != kNone) released.emplace();
   return act();
 }
 

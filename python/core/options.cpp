@@ -10,16 +10,16 @@
 namespace linkspan::python {
 namespace {
 
-using Flavour = StreamOrder::Flavour;
+using Kind = StreamOrder::Kind;
 
 StreamOrder stream_of_number(std::uint64_t number) {
   switch (number) {
     case 1:
-      return {.flavour = Flavour::legacy_default};
+      return {.kind = Kind::legacy_default};
     case 2:
-      return {.flavour = Flavour::per_thread_default};
+      return {.kind = Kind::per_thread_default};
     default:
-      return {.flavour = Flavour::created,
+      return {.kind = Kind::created,
               .handle = reinterpret_cast<void*>(number)};  // NOLINT(performance-no-int-to-ptr)
   }
 }

@@ -17,7 +17,7 @@ namespace driver_calls_test {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
-constexpr StreamOrder kLegacyStream{.flavour = StreamOrder::Flavour::legacy_default};
+constexpr StreamOrder kLegacyStream{.kind = StreamOrder::Kind::legacy_default};
 
 /// A transfer between a region here and one there, and what is called for it, beside the guard and
 /// the flag, which are the same for all.

@@ -144,7 +144,7 @@ TEST_P(EnginePrepared, TakesTheOptionsOfAWrite) {
   EXPECT_EQ(told.wait(10s).to_string(), "ok");
   EXPECT_EQ(pair_->far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
   if (GetParam().near.kind != MemoryKind::device) return;
-  const StreamOrder legacy{.flavour = StreamOrder::Flavour::legacy_default};
+  const StreamOrder legacy{.kind = StreamOrder::Kind::legacy_default};
   const std::uint32_t some[] = {5, 3};
   pair_->far.fill("there", 4);
   EXPECT_EQ(finished(prepared_.post(some, {.after = legacy, .release = legacy})).to_string(), "ok");

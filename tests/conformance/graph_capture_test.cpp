@@ -33,7 +33,7 @@ class CapturingUser {
   CapturingUser& operator=(const CapturingUser&) = delete;
 
   StreamOrder order() const {
-    return {.flavour = StreamOrder::Flavour::created,
+    return {.kind = StreamOrder::Kind::created,
             .gpu = device_.info().uuid,
             .handle = mine_.stream.get()};
   }

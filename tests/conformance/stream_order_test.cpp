@@ -416,16 +416,17 @@ TEST_F(StreamOrderGpu, TakesTheDefaultStreamsByNameOnly) {
     return finished(pair.peer.write(here.region, there, std::span(&whole, 1),
                                     {.after = order, .release = order}));
   };
-  using enum StreamOrder::Flavour;
+  using enum StreamOrder::Kind;
   for (const StreamOrder order :
-       {StreamOrder{.flavour = legacy_default}, StreamOrder{.flavour = per_thread_default},
-        StreamOrder{.flavour = created, .handle = reinterpret_cast<void*>(1)},
-        StreamOrder{.flavour = created, .handle = reinterpret_cast<void*>(2)}})
+       {StreamOrder{.kind = legacy_default}, StreamOrder{.kind = per_thread_default},
+        StreamOrder{.kind = created, .handle = reinterpret_cast<void*>(1)},
+        StreamOrder{.kind = created, .handle = reinterpret_cast<void*>(2)}})
     EXPECT_EQ(write(order).to_string(), "ok");
-  const Status null = write({.flavour = created});
+  const Status null = write({.kind = created});
   EXPECT_EQ(null.code(), Code::invalid_argument);
-  EXPECT_NE(null.what().find("legacy_default"), std::string::npos) << null.what();
-  StreamOrder elsewhere{.flavour = legacy_default};
+  EXPECT_NE(null.what().find("of the kind `created`: say legacy_default"), std::string::npos)
+      << null.what();
+  StreamOrder elsewhere{.kind = legacy_default};
   elsewhere.gpu.fill(std::byte{0x5a});
   EXPECT_EQ(write(elsewhere).code(), Code::not_found);
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes}}), "");
@@ -443,7 +444,7 @@ TEST(StreamOrderCpu, AStreamWithoutAGpuIsRefused) {
   const RemoteRegion there = take(peer.lookup("there"));
   const Block whole{0, 0, 64};
   EXPECT_EQ(peer.write(here.region, there, std::span(&whole, 1),
-                       {.after = {.flavour = StreamOrder::Flavour::legacy_default}})
+                       {.after = {.kind = StreamOrder::Kind::legacy_default}})
                 .status()
                 .code(),
             Code::unsupported);

@@ -255,7 +255,7 @@ TEST_F(TwoSided, RefusesWhatItCannotMove) {
   EXPECT_EQ(code(peer.send(1, data, 8, {.notification = std::span(&note, 1)})),
             Code::invalid_argument);
   TransferOptions ordered;
-  ordered.after.flavour = StreamOrder::Flavour::legacy_default;
+  ordered.after.kind = StreamOrder::Kind::legacy_default;
   EXPECT_EQ(code(peer.send(1, data, 8, ordered)),  // of which GPU?
             need_gpus(1).ok() ? Code::invalid_argument : Code::unsupported);
   EXPECT_EQ(code(Peer().send(1, data, 8)), Code::invalid_argument);

@@ -222,9 +222,8 @@ class Workload {
       device = take(topology()->activate(topology()->devices()[m.kind.gpu].uuid));
       stream.emplace(take(cuda::Stream::create(take(device->enter()))));
     }
-    const StreamOrder order{.flavour = StreamOrder::Flavour::created,
-                            .gpu = device->info().uuid,
-                            .handle = stream->get()};
+    const StreamOrder order{
+        .kind = StreamOrder::Kind::created, .gpu = device->info().uuid, .handle = stream->get()};
     for (const char* other : others) one_sided(m, other, far, peer, order);
     // releases the user's stream, whatever the result of the transfers
     const DriverShim::Own own(shim);

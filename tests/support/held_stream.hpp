@@ -43,9 +43,8 @@ class HeldStream {
                       reinterpret_cast<cuda::CUdeviceptr>(from), bytes));
   }
   StreamOrder order() const {
-    return {.flavour = StreamOrder::Flavour::created,
-            .gpu = device_->info().uuid,
-            .handle = stream_.get()};
+    return {
+        .kind = StreamOrder::Kind::created, .gpu = device_->info().uuid, .handle = stream_.get()};
   }
 
  private:

@@ -173,6 +173,23 @@ TEST_F(CApiPair, AChecksumIsAskedForByTheOptions) {
   EXPECT_EQ(submit(0, 1), LINKSPAN_INVALID_ARGUMENT);
 }
 
+TEST_F(CApiPair, NamesTheKindOfAStream_WhenThereIsNoSuchKind) {
+  const linkspan_block block = {0, 0, 1000};
+  const linkspan_shape shape = shape_of(block);
+  TransferC transfer;
+  linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
+  options.release.kind = -1;
+  EXPECT_EQ(
+      linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer),
+      LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("release.kind is -1; from 0 to 3")) << linkspan_last_error();
+  options.after.kind = LINKSPAN_STREAM_PER_THREAD_DEFAULT + 1;
+  EXPECT_EQ(
+      linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options, &transfer),
+      LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("after.kind is 4; from 0 to 3")) << linkspan_last_error();
+}
+
 TEST_F(CApiPair, ANotificationComesAfterItsData) {
   linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
   options.notification = "done";

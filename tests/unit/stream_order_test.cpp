@@ -19,9 +19,8 @@ class StreamOrdersOnDevice : public cuda::OnDevice {
   }
   /// Returns the dependencies of a transfer that a CPU makes; its end releases `stream`.
   Result<ResolvedStreams> place() {
-    const StreamOrder order{.flavour = StreamOrder::Flavour::created,
-                            .gpu = device->info().uuid,
-                            .handle = stream->get()};
+    const StreamOrder order{
+        .kind = StreamOrder::Kind::created, .gpu = device->info().uuid, .handle = stream->get()};
     return orders->resolve({}, order, {});
   }
   bool stands_still() { return stream->query(*scope).code() == Code::pending; }

@@ -81,7 +81,7 @@ TEST(HintsOf, AskForNoLowLatency_InAStreamOfTheUser) {
        {&TransferOptions::after, &TransferOptions::release}) {
     TransferOptions options;
     options.low_latency = true;
-    (options.*order).flavour = StreamOrder::Flavour::legacy_default;
+    (options.*order).kind = StreamOrder::Kind::legacy_default;
     EXPECT_FALSE(hints_of(options).low_latency);
   }
 }

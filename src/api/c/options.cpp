@@ -48,8 +48,8 @@ class Fields {
     return least;
   }
   StreamOrder stream(const char* name, const linkspan_stream& given) {
-    StreamOrder out{.flavour = static_cast<StreamOrder::Flavour>(
-                        number(name, given.flavour, 0, LINKSPAN_STREAM_PER_THREAD_DEFAULT)),
+    StreamOrder out{.kind = static_cast<StreamOrder::Kind>(
+                        number(name, given.kind, 0, LINKSPAN_STREAM_PER_THREAD_DEFAULT)),
                     .handle = given.handle};
     std::memcpy(out.gpu.data(), given.gpu, sizeof given.gpu);
     return out;
@@ -134,8 +134,8 @@ Result<TransferOptions> transfer_options(const linkspan_transfer_options* given)
   TransferOptions out{
       .deadline = fields.time("deadline", c->deadline),
       .notification = {static_cast<const std::byte*>(c->notification), c->notification_bytes},
-      .after = fields.stream("after.flavour", c->after),
-      .release = fields.stream("release.flavour", c->release),
+      .after = fields.stream("after.kind", c->after),
+      .release = fields.stream("release.kind", c->release),
       .low_latency = fields.flag("low_latency", c->low_latency),
       .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
       .require = or_empty(c->require),

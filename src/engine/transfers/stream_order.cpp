@@ -111,14 +111,14 @@ StreamOrders::StreamOrders(cuda::Topology* topology) : topology_(topology) {}
 StreamOrders::~StreamOrders() = default;
 
 Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& gpu) const {
-  using enum StreamOrder::Flavour;
-  if (order.flavour == none) return UserStream{};
+  using enum StreamOrder::Kind;
+  if (order.kind == none) return UserStream{};
   if (topology_ == nullptr)
     return refused_order(Code::unsupported, "a stream was named, and this process has no GPU");
   const auto raw = reinterpret_cast<std::uintptr_t>(order.handle);
-  if (order.flavour == created && raw == 0)
+  if (order.kind == created && raw == 0)
     return refused_order(Code::invalid_argument,
-                         "stream handle 0 of the flavour `created`: say legacy_default or "
+                         "stream handle 0 of the kind `created`: say legacy_default or "
                          "per_thread_default, which of them 0 means is the compiler's choice");
   const GpuUuid& wanted = order.gpu != GpuUuid{} ? order.gpu : gpu;
   if (wanted == GpuUuid{})
@@ -127,9 +127,9 @@ Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& g
                          "StreamOrder::gpu");
   auto device = topology_->open(wanted);
   if (!device.ok()) return device.status();
-  const std::uintptr_t handle = order.flavour == legacy_default       ? kLegacy
-                                : order.flavour == per_thread_default ? kPerThread
-                                                                      : raw;
+  const std::uintptr_t handle = order.kind == legacy_default       ? kLegacy
+                                : order.kind == per_thread_default ? kPerThread
+                                                                   : raw;
   std::uint64_t key = handle;
   if (handle == kPerThread) key = std::hash<std::thread::id>{}(std::this_thread::get_id()) | 1u;
   key ^= reinterpret_cast<std::uintptr_t>(*device);
@@ -139,8 +139,8 @@ Result<UserStream> StreamOrders::find(const StreamOrder& order, const GpuUuid& g
 
 Result<ResolvedStreams> StreamOrders::resolve(const StreamOrder& after, const StreamOrder& release,
                                               const GpuUuid& gpu) {
-  using enum StreamOrder::Flavour;
-  if (after.flavour == none && release.flavour == none) return ResolvedStreams{};
+  using enum StreamOrder::Kind;
+  if (after.kind == none && release.kind == none) return ResolvedStreams{};
   auto before = find(after, gpu);
   if (!before.ok()) return before.status();
   auto behind = find(release, gpu);

@@ -6,9 +6,8 @@
 namespace linkspan::engine {
 
 transport::TransferHints hints_of(const TransferOptions& options) {
-  using Flavour = StreamOrder::Flavour;
-  const bool in_a_stream =
-      options.after.flavour != Flavour::none || options.release.flavour != Flavour::none;
+  using Kind = StreamOrder::Kind;
+  const bool in_a_stream = options.after.kind != Kind::none || options.release.kind != Kind::none;
   return {.low_latency = options.low_latency && !in_a_stream,
           .ctas = options.copy_ctas.value_or(transport::TransferHints{}.ctas),
           .checksum = options.checksum};
