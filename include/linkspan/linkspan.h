@@ -152,9 +152,6 @@ typedef struct linkspan_engine_options {
   size_t transport_count;
 } linkspan_engine_options;
 
-#define LINKSPAN_ENGINE_OPTIONS_INIT \
-  { sizeof(linkspan_engine_options), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, 1, -1, 0, 0, 0, 0, 0, 0 }
-
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,
                                         linkspan_engine** engine);
 LINKSPAN_C_API int linkspan_engine_close(linkspan_engine* engine, int64_t timeout);
@@ -167,9 +164,6 @@ typedef struct linkspan_connect_options {
   int64_t timeout;
   const char* expect; /* required name of the peer's Engine; null: any */
 } linkspan_connect_options;
-
-#define LINKSPAN_CONNECT_OPTIONS_INIT \
-  { sizeof(linkspan_connect_options), INT64_C(10000000000), 0 }
 
 LINKSPAN_C_API int linkspan_engine_connect_with(linkspan_engine* engine, const char* address,
                                                 const linkspan_connect_options* options,
@@ -207,9 +201,6 @@ typedef struct linkspan_region_options {
   int32_t peers_read, peers_write, exclusive; /* 0 or 1 */
   int32_t pin;                                /* 0 or 1 */
 } linkspan_region_options;
-
-#define LINKSPAN_REGION_OPTIONS_INIT \
-  { sizeof(linkspan_region_options), 1, 1, 0, 0 }
 
 LINKSPAN_C_API int linkspan_engine_register_memory(linkspan_engine* engine, void* pointer,
                                                    uint64_t bytes,
@@ -284,13 +275,6 @@ typedef struct linkspan_strides {
   } levels[3]; /* a level that is not used has count 1 */
 } linkspan_strides;
 
-#define LINKSPAN_STRIDES_INIT           \
-  {                                     \
-    0, 0, 0, {                          \
-      {1, 0, 0}, {1, 0, 0}, { 1, 0, 0 } \
-    }                                   \
-  }
-
 /* Exactly one of the three is set; none means no block. Everything is read during the call only,
  * except index lists on a GPU. */
 typedef struct linkspan_shape {
@@ -300,9 +284,6 @@ typedef struct linkspan_shape {
   const linkspan_pages* pages;
   const linkspan_strides* strides;
 } linkspan_shape;
-
-#define LINKSPAN_SHAPE_INIT \
-  { sizeof(linkspan_shape), 0, 0, 0, 0 }
 
 /* ---- transfers ------------------------------------------------------------------------------ */
 
@@ -333,9 +314,6 @@ typedef struct linkspan_transfer_options {
   int32_t checksum;    /* 0 or 1 */
   int32_t reserved;    /* 0 */
 } linkspan_transfer_options;
-
-#define LINKSPAN_TRANSFER_OPTIONS_INIT \
-  { sizeof(linkspan_transfer_options), 0, 0, 0, 0, {0, {0}, 0}, {0, {0}, 0}, 0, -1, 0, 0 }
 
 /* `op` is LINKSPAN_WRITE or LINKSPAN_READ. */
 LINKSPAN_C_API int linkspan_peer_submit(const linkspan_peer* peer, int op,
@@ -421,6 +399,37 @@ LINKSPAN_C_API const char* linkspan_explanation_refused_path(
     const linkspan_explanation* explanation, size_t index);
 LINKSPAN_C_API const char* linkspan_explanation_refused_reason(
     const linkspan_explanation* explanation, size_t index);
+
+/* ---- defaults ------------------------------------------------------------------------------- */
+
+/* Each sets the members that it does not name to zero. The pragma keeps g++ -Wextra from a warning
+ * of each such member in a C++ program. */
+#ifdef __GNUC__
+#pragma GCC system_header
+#endif
+
+#define LINKSPAN_ENGINE_OPTIONS_INIT                                                             \
+  {                                                                                              \
+    .size = sizeof(linkspan_engine_options), .copy_ctas = -1, .relay_gpus = -1, .calibrate = -1, \
+    .use_gpu = 1, .security = -1                                                                 \
+  }
+
+#define LINKSPAN_CONNECT_OPTIONS_INIT \
+  { .size = sizeof(linkspan_connect_options), .timeout = INT64_C(10000000000) }
+
+#define LINKSPAN_REGION_OPTIONS_INIT \
+  { .size = sizeof(linkspan_region_options), .peers_read = 1, .peers_write = 1 }
+
+#define LINKSPAN_STRIDES_INIT                              \
+  {                                                        \
+    .levels = { {.count = 1}, {.count = 1}, {.count = 1} } \
+  }
+
+#define LINKSPAN_SHAPE_INIT \
+  { .size = sizeof(linkspan_shape) }
+
+#define LINKSPAN_TRANSFER_OPTIONS_INIT \
+  { .size = sizeof(linkspan_transfer_options), .copy_ctas = -1 }
 
 /* NOLINTEND(readability-identifier-naming) */
 

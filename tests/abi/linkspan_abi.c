@@ -227,7 +227,7 @@ PIN(offsetof(linkspan_transfer_options, copy_ctas) == 108);
 PIN(offsetof(linkspan_transfer_options, checksum) == 112);
 PIN(offsetof(linkspan_transfer_options, reserved) == 116);
 
-/* The defaults are as complete as the structs, and of C as of C++. */
+/* The defaults are C99: no warning of a member that they do not name. */
 extern const linkspan_engine_options pinned_engine_options;
 extern const linkspan_connect_options pinned_connect_options;
 extern const linkspan_region_options pinned_region_options;

@@ -40,6 +40,48 @@ TEST(CApi, OptionsOfOtherReleases) {
   EXPECT_TRUE(says("INIT")) << linkspan_last_error();
 }
 
+TEST(CApi, SetsOtherMembersToZero_WhenAMacroNamesSome) {
+  const linkspan_engine_options engine = LINKSPAN_ENGINE_OPTIONS_INIT;
+  EXPECT_EQ(engine.size, sizeof engine);
+  EXPECT_EQ(engine.use_gpu, 1);
+  for (const std::int32_t open :
+       {engine.copy_ctas, engine.relay_gpus, engine.calibrate, engine.security})
+    EXPECT_EQ(open, -1);
+  EXPECT_TRUE(engine.name == nullptr && engine.socket_dir == nullptr && engine.log == nullptr &&
+              engine.log_user == nullptr && engine.secret_file == nullptr &&
+              engine.transport == nullptr);
+  EXPECT_TRUE(engine.transfer_deadline == 0 && engine.cpu_threads == 0 && engine.any_uid == 0 &&
+              engine.transport_count == 0);
+
+  const linkspan_connect_options connect = LINKSPAN_CONNECT_OPTIONS_INIT;
+  EXPECT_EQ(connect.size, sizeof connect);
+  EXPECT_EQ(connect.timeout, 10 * kSecond);
+  EXPECT_EQ(connect.expect, nullptr);
+
+  const linkspan_region_options region = LINKSPAN_REGION_OPTIONS_INIT;
+  EXPECT_EQ(region.size, sizeof region);
+  EXPECT_TRUE(region.peers_read == 1 && region.peers_write == 1);
+  EXPECT_TRUE(region.exclusive == 0 && region.pin == 0);
+
+  const linkspan_transfer_options transfer = LINKSPAN_TRANSFER_OPTIONS_INIT;
+  EXPECT_EQ(transfer.size, sizeof transfer);
+  EXPECT_EQ(transfer.copy_ctas, -1);
+  EXPECT_TRUE(transfer.deadline == 0 && transfer.notification == nullptr &&
+              transfer.notification_bytes == 0 && transfer.require == nullptr &&
+              transfer.low_latency == 0 && transfer.checksum == 0 && transfer.reserved == 0);
+  for (const linkspan_stream& stream : {transfer.after, transfer.release})
+    EXPECT_TRUE(stream.kind == LINKSPAN_STREAM_NONE && stream.handle == nullptr);
+
+  const linkspan_shape shape = LINKSPAN_SHAPE_INIT;
+  EXPECT_EQ(shape.size, sizeof shape);
+  EXPECT_TRUE(shape.blocks == nullptr && shape.block_count == 0 && shape.pages == nullptr &&
+              shape.strides == nullptr);
+  const linkspan_strides strides = LINKSPAN_STRIDES_INIT;
+  EXPECT_TRUE(strides.bytes == 0 && strides.local_base == 0 && strides.remote_base == 0);
+  for (const auto& level : strides.levels)
+    EXPECT_TRUE(level.count == 1 && level.local_step == 0 && level.remote_step == 0);
+}
+
 TEST(CApi, WrongValuesAreNamed) {
   EngineC engine;
   linkspan_engine_options options = options_of("wrong");

@@ -8,6 +8,12 @@
 namespace linkspan::c {
 namespace {
 
+constexpr linkspan_engine_options kEngineOptions = LINKSPAN_ENGINE_OPTIONS_INIT;
+constexpr linkspan_connect_options kConnectOptions = LINKSPAN_CONNECT_OPTIONS_INIT;
+constexpr linkspan_region_options kRegionOptions = LINKSPAN_REGION_OPTIONS_INIT;
+constexpr linkspan_transfer_options kTransferOptions = LINKSPAN_TRANSFER_OPTIONS_INIT;
+constexpr linkspan_shape kShape = LINKSPAN_SHAPE_INIT;
+
 /// Copies the caller's struct over `defaults`, which have the length of this release.
 template <class T>
 Result<T> sized(const T* given, const T& defaults, const char* name) {
@@ -65,8 +71,7 @@ const char* or_empty(const char* given) { return given == nullptr ? "" : given; 
 }  // namespace
 
 Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
-  const auto c = sized<linkspan_engine_options>(given, LINKSPAN_ENGINE_OPTIONS_INIT,
-                                                "linkspan_engine_options");
+  const auto c = sized(given, kEngineOptions, "linkspan_engine_options");
   if (!c.ok()) return c.status();
   Fields fields;
   EngineOptions out{.name = or_empty(c->name),
@@ -101,8 +106,7 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
 }
 
 Result<ConnectOptions> connect_options(const linkspan_connect_options* given) {
-  const auto c = sized<linkspan_connect_options>(given, LINKSPAN_CONNECT_OPTIONS_INIT,
-                                                 "linkspan_connect_options");
+  const auto c = sized(given, kConnectOptions, "linkspan_connect_options");
   if (!c.ok()) return c.status();
   Fields fields;
   const ConnectOptions out{.timeout = fields.time("timeout", c->timeout),
@@ -112,8 +116,7 @@ Result<ConnectOptions> connect_options(const linkspan_connect_options* given) {
 }
 
 Result<RegionOptions> region_options(const linkspan_region_options* given) {
-  const auto c = sized<linkspan_region_options>(given, LINKSPAN_REGION_OPTIONS_INIT,
-                                                "linkspan_region_options");
+  const auto c = sized(given, kRegionOptions, "linkspan_region_options");
   if (!c.ok()) return c.status();
   Fields fields;
   const RegionOptions out{.peers = {.read = fields.flag("peers_read", c->peers_read),
@@ -125,8 +128,7 @@ Result<RegionOptions> region_options(const linkspan_region_options* given) {
 }
 
 Result<TransferOptions> transfer_options(const linkspan_transfer_options* given) {
-  const auto c = sized<linkspan_transfer_options>(given, LINKSPAN_TRANSFER_OPTIONS_INIT,
-                                                  "linkspan_transfer_options");
+  const auto c = sized(given, kTransferOptions, "linkspan_transfer_options");
   if (!c.ok()) return c.status();
   if (c->notification == nullptr && c->notification_bytes != 0)
     return bad("a notification of " + std::to_string(c->notification_bytes) + " bytes at null");
@@ -152,7 +154,7 @@ Result<Op> op_of(int op) {
 }
 
 Result<OwnedShape> shape_of(const linkspan_shape& given) {
-  const auto c = sized<linkspan_shape>(&given, LINKSPAN_SHAPE_INIT, "linkspan_shape");
+  const auto c = sized(&given, kShape, "linkspan_shape");
   if (!c.ok()) return c.status();
   const int forms = (c->blocks != nullptr ? 1 : 0) + (c->pages != nullptr ? 1 : 0) +
                     (c->strides != nullptr ? 1 : 0);
