@@ -170,6 +170,12 @@ LINKSPAN_C_API int linkspan_engine_connect_with(linkspan_engine* engine, const c
                                                 linkspan_peer** peer);
 LINKSPAN_C_API int linkspan_engine_accept(linkspan_engine* engine, int64_t timeout,
                                           linkspan_peer** peer);
+LINKSPAN_C_API int linkspan_engine_find_peer(linkspan_engine* engine, const char* name,
+                                             linkspan_peer** peer);
+/* Stores new handles of at most `room` connected peers, which the caller frees, and in `count` how
+ * many are connected. */
+LINKSPAN_C_API int linkspan_engine_peers(linkspan_engine* engine, linkspan_peer** peers,
+                                         size_t room, size_t* count);
 /* Stores in `ended`, if not null, how many transfers became quiet by this call. */
 LINKSPAN_C_API int linkspan_engine_progress(linkspan_engine* engine, size_t* ended);
 /* Stores the notifications that arrived since the last call, and waits for the first. None before
@@ -177,6 +183,7 @@ LINKSPAN_C_API int linkspan_engine_progress(linkspan_engine* engine, size_t* end
 LINKSPAN_C_API int linkspan_engine_notifications(linkspan_engine* engine, int64_t timeout,
                                                  linkspan_notifications** notifications);
 LINKSPAN_C_API int linkspan_engine_address(linkspan_engine* engine, char** text);
+LINKSPAN_C_API int linkspan_engine_addresses(linkspan_engine* engine, char** text);
 LINKSPAN_C_API int linkspan_engine_dump(linkspan_engine* engine, char** text);
 LINKSPAN_C_API int linkspan_engine_metrics(linkspan_engine* engine, char** text);
 
@@ -244,6 +251,14 @@ LINKSPAN_C_API int linkspan_peer_lookup(const linkspan_peer* peer, const char* n
                                         int64_t timeout, linkspan_remote_region** region);
 LINKSPAN_C_API int linkspan_peer_lookup_set(const linkspan_peer* peer, const char* name,
                                             int64_t timeout, linkspan_region_set** set);
+/* Imports the regions of `count` names; the set has them in that order, and version 0. */
+LINKSPAN_C_API int linkspan_peer_lookup_all(const linkspan_peer* peer, const char* const* names,
+                                            size_t count, int64_t timeout,
+                                            linkspan_region_set** set);
+/* As linkspan_peer_lookup_set(), but takes regions that `known` has as well from there. */
+LINKSPAN_C_API int linkspan_peer_update_set(const linkspan_peer* peer, const char* name,
+                                            const linkspan_region_set* known, int64_t timeout,
+                                            linkspan_region_set** set);
 LINKSPAN_C_API int linkspan_peer_await_version(const linkspan_peer* peer, const char* name,
                                                uint64_t above, int64_t timeout, uint64_t* version);
 LINKSPAN_C_API int linkspan_peer_notify(const linkspan_peer* peer, const void* message,

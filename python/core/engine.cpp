@@ -150,8 +150,8 @@ void bind_engine(nb::module_& module) {
           },
           // _engine.py has the defaults.
           "name"_a, nb::kw_only(), "socket_dir"_a, "any_uid"_a, "use_gpu"_a, "cpu_threads"_a,
-          "copy_ctas"_a, "relay_gpus"_a, "calibrate"_a, "secret_file"_a, "secret"_a,
-          "security"_a, "transport"_a, "transfer_deadline"_a)
+          "copy_ctas"_a, "relay_gpus"_a, "calibrate"_a, "secret_file"_a, "secret"_a, "security"_a,
+          "transport"_a, "transfer_deadline"_a)
       .def("_register_memory",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {
@@ -200,11 +200,27 @@ void bind_engine(nb::module_& module) {
       .def_prop_ro(
           "address", [](PyEngine& self) { return text_of(self->address()); },
           nb::sig("def address(self) -> str"), "For connect(). \"\": not listening.")
+      .def_prop_ro(
+          "addresses", [](PyEngine& self) { return text_of(self->addresses()); },
+          nb::sig("def addresses(self) -> str"),
+          "All addresses with commas between them, for connect() in any process of any host. Each "
+          "ends with '#' and digits that stand for this Engine.")
+      .def(
+          "peers", [](PyEngine& self) { return self->peers(); },
+          "Returns the peers that are connected, whoever connected.")
+      .def(
+          "find_peer",
+          [](PyEngine& self, const std::string& name) { return take(self->find_peer(name)); },
+          "name"_a,
+          "Returns the connected peer whose Engine has this name, the latest of several. "
+          "NotFoundError.")
       .def(
           "connect", &connect, "address"_a, "timeout"_a = 10.0, "expect"_a = "",
           nb::sig("def connect(self, address: str | bytes | os.PathLike, timeout: float = 10.0, "
                   "expect: str = '') -> Peer"),
-          "Until both sides are ready; where nobody listens yet, until somebody does. "
+          "Until both sides are ready; where nobody listens yet, until somebody does. Of several "
+          "addresses of one Engine (`addresses`) it takes the Unix socket on the same host, else "
+          "TCP. "
           "A peer over TCP is a remote one, also on this host: only transports that leave the host "
           "reach it. expect: the name that its Engine has to have. UnreachableError, "
           "TimedOutError, PermissionDeniedError: another user's, another name, or beyond loopback.")

@@ -32,13 +32,6 @@ nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& r
   return keep(take(std::move(transfer), peer.id()), peer.id(), keepalive_of(parsed));
 }
 
-/// kAct: Peer::lookup or lookup_set.
-template <auto kAct>
-auto look_up(const Peer& peer, const std::string& name, double timeout) {
-  const Duration limit = seconds(timeout, "timeout");
-  return take(waiting([&] { return (peer.*kAct)(name, limit); }), peer.id());
-}
-
 PyPrepared prepare(const Peer& peer, const std::string& op, nb::handle local,
                    const RemoteRegion& remote, nb::handle shape) {
   const Op which_op = op_of(op);
@@ -134,11 +127,34 @@ void bind_peers(nb::module_& module) {
           "hears a goodbye, and nothing of it touches memory of this Engine any more. The same "
           "Engines may meet again by connect(). PendingError: a peer of this host that is stopped, "
           "or still copies; call again. As often as one likes.")
-      .def("lookup", &look_up<&Peer::lookup>, "name"_a, "timeout"_a = 10.0,
-           "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
-           "another GPU. NotFoundError, TimedOutError, DisconnectedError.")
-      .def("lookup_set", &look_up<&Peer::lookup_set>, "name"_a, "timeout"_a = 10.0,
-           "Imports all regions of a published set, of one version.")
+      .def(
+          "lookup",
+          [](const Peer& self, const std::string& name, double timeout) {
+            const Duration limit = seconds(timeout, "timeout");
+            return take(waiting([&] { return self.lookup(name, limit); }), self.id());
+          },
+          "name"_a, "timeout"_a = 10.0,
+          "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
+          "another GPU. NotFoundError, TimedOutError, DisconnectedError.")
+      .def(
+          "lookup_all",
+          [](const Peer& self, const std::vector<std::string>& names, double timeout) {
+            const Duration limit = seconds(timeout, "timeout");
+            return take(waiting([&] { return self.lookup_all(names, limit); }), self.id());
+          },
+          "names"_a, "timeout"_a = 10.0,
+          "Imports the regions of all names, in about the time of one answer and all mappings. An "
+          "error is that of the first name that has one.")
+      .def(
+          "lookup_set",
+          [](const Peer& self, const std::string& name, double timeout, const RegionSet* known) {
+            const Duration limit = seconds(timeout, "timeout");
+            const RegionSet before = known == nullptr ? RegionSet() : *known;
+            return take(waiting([&] { return self.lookup_set(name, limit, before); }), self.id());
+          },
+          "name"_a, "timeout"_a = 10.0, "known"_a = nb::none(),
+          "Imports all regions of a published set, of one version. known: an earlier version, "
+          "whose regions are not imported again.")
       .def(
           "await_version",
           [](const Peer& self, const std::string& name, std::uint64_t above, double timeout) {

@@ -54,12 +54,6 @@ void end(nb::handle self, PyTransfer& transfer) {
   if (!status.ok()) raise(status, transfer.peer, self);
 }
 
-/// Returns whether this is the status of a wait whose time-out passed. Only for a transfer that is
-/// not quiet, so that timed_out is not its own deadline.
-bool is_not_yet(const Status& status) {
-  return status.code() == Code::pending || status.code() == Code::timed_out;
-}
-
 void wait(nb::handle self, std::optional<double> timeout) {
   auto& kept = *nb::inst_ptr<PyTransfer>(self);
   std::optional<Duration> limit;
@@ -69,10 +63,10 @@ void wait(nb::handle self, std::optional<double> timeout) {
     Status status;
     in_slices(limit, [&, transfer = kept.transfer](Duration slice) {
       status = transfer.wait(slice);
-      return transfer.done() || !is_not_yet(status);
+      return transfer.done() || status.code() != Code::pending;
     });
     if (!kept.transfer.done()) {
-      if (!is_not_yet(status)) raise(status, kept.peer, self);
+      if (status.code() != Code::pending) raise(status, kept.peer, self);
       PyErr_SetString(PyExc_TimeoutError, status.what().c_str());
       throw nb::python_error();
     }

@@ -156,9 +156,10 @@ class Engine(_core.Engine):
     def describe(self, name: str, region: Region) -> Descriptor:
         """Returns what another process needs to find the region, which publish() gave this name.
         Changes nothing. InvalidArgumentError: the Engine does not listen."""
-        if not self.address:
+        addresses = self.addresses
+        if not addresses:
             raise _errors.InvalidArgumentError("no process can connect: listen() first")
-        return Descriptor(self.address, name, region.bytes, region.kind)
+        return Descriptor(addresses, name, region.bytes, region.kind)
 
     def lookup(self, descriptor: Descriptor, timeout: float = 10.0) -> tuple[Peer, RemoteRegion]:
         """Connects to the address of the descriptor and imports its region. A peer of an earlier

@@ -50,3 +50,36 @@ def test_an_unknown_option_is_a_type_error() -> None:
         linkspan.Engine("wrong", "/run")
     with linkspan.Engine(use_gpu=False, transport=None, copy_ctas=None, transfer_deadline=None):
         pass
+
+
+def test_peers_are_found_by_addresses_and_names() -> None:
+    with linkspan.Engine("far") as far, linkspan.Engine("near") as near:
+        assert far.addresses == ""
+        far.listen()
+        far.listen("tcp:127.0.0.1:0")
+        unix, tcp = far.addresses.split(",")
+        assert unix.startswith("unix:") and tcp.startswith(far.address + "#")
+        peer = near.connect(far.addresses)
+        assert near.find_peer("far").id == peer.id
+        assert [each.id for each in near.peers()] == [peer.id]
+        with pytest.raises(linkspan.NotFoundError, match='"nobody"'):
+            near.find_peer("nobody")
+
+
+def test_many_regions_are_looked_up_at_once() -> None:
+    with linkspan.Engine("far") as far, linkspan.Engine("near") as near:
+        far.listen()
+        peer = near.connect(far.addresses)
+        regions = [far.allocate_shared(4096 * (i + 1)) for i in range(3)]
+        for i, region in enumerate(regions):
+            far.publish(f"layer/{i}", region)
+        remotes = peer.lookup_all([f"layer/{i}" for i in range(3)])
+        assert [each.bytes for each in remotes] == [4096, 8192, 12288]
+        with pytest.raises(linkspan.NotFoundError, match="layer/9"):
+            peer.lookup_all(["layer/0", "layer/9"])
+        more = [far.allocate_shared(4096) for _ in range(2)]
+        far.publish("set", more[:1])
+        before = peer.lookup_set("set")
+        far.publish("set", more)
+        after = peer.lookup_set("set", known=before)
+        assert after.version > before.version and len(after.regions) == 2

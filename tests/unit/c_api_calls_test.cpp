@@ -327,6 +327,63 @@ TEST_F(CApiPair, SetsHaveVersions) {
   EXPECT_EQ(one, nullptr);
 }
 
+TEST_F(CApiPair, ImportsManyRegionsAtOnce_AndOfASetWhatIsNew) {
+  RegionC second;
+  ASSERT_OK(linkspan_engine_allocate_shared(far_, 4096, nullptr, &second));
+  ASSERT_OK(linkspan_engine_publish(far_, "second", second));
+  const std::array<const char*, 2> names = {"second", "theirs"};
+  SetC both;
+  ASSERT_OK(linkspan_peer_lookup_all(peer_, names.data(), 2, kLong, &both));
+  EXPECT_EQ(linkspan_region_set_version(both), 0u);
+  ASSERT_EQ(linkspan_region_set_count(both), 2u);
+  RemoteC one;
+  ASSERT_OK(linkspan_region_set_at(both, 0, &one));
+  EXPECT_EQ(linkspan_remote_region_bytes(one), 4096u);
+  const std::array<const char*, 2> bad = {"second", nullptr};
+  SetC none;
+  EXPECT_EQ(linkspan_peer_lookup_all(peer_, bad.data(), 2, kLong, &none),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("a name")) << linkspan_last_error();
+
+  RegionC third;
+  ASSERT_OK(linkspan_engine_allocate_shared(far_, 8192, nullptr, &third));
+  const std::array<const linkspan_region*, 2> regions = {second, third};
+  ASSERT_OK(linkspan_engine_publish_set(far_, "grows", regions.data(), 1, nullptr));
+  SetC before, after;
+  ASSERT_OK(linkspan_peer_lookup_set(peer_, "grows", kLong, &before));
+  ASSERT_OK(linkspan_engine_publish_set(far_, "grows", regions.data(), 2, nullptr));
+  ASSERT_OK(linkspan_peer_update_set(peer_, "grows", before, kLong, &after));
+  EXPECT_GT(linkspan_region_set_version(after), linkspan_region_set_version(before));
+  EXPECT_EQ(linkspan_region_set_count(after), 2u);
+}
+
+TEST_F(CApiPair, FindsPeersWhoeverConnected) {
+  char* text = nullptr;
+  ASSERT_OK(linkspan_engine_addresses(far_, &text));
+  const std::string addresses = taken(text);
+  EXPECT_NE(addresses.find('#'), std::string::npos) << addresses;
+  PeerC found;
+  ASSERT_OK(linkspan_engine_find_peer(near_, "far", &found));
+  EXPECT_EQ(linkspan_peer_id(found), linkspan_peer_id(peer_));
+  PeerC none;
+  EXPECT_EQ(linkspan_engine_find_peer(near_, "nobody", &none), LINKSPAN_NOT_FOUND);
+  EXPECT_TRUE(says("\"nobody\"")) << linkspan_last_error();
+  PeerC again;
+  ASSERT_OK(linkspan_engine_connect(near_, addresses.c_str(), kLong, &again));
+  std::array<linkspan_peer*, 3> all{};
+  std::size_t count = 0;
+  ASSERT_OK(linkspan_engine_peers(near_, all.data(), all.size(), &count));
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(linkspan_peer_id(all[1]), linkspan_peer_id(again));
+  EXPECT_EQ(all[2], nullptr);
+  for (linkspan_peer* each : all) linkspan_peer_free(each);
+  all = {};
+  ASSERT_OK(linkspan_engine_peers(near_, all.data(), 1, &count));
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(all[1], nullptr);
+  linkspan_peer_free(all[0]);
+}
+
 TEST_F(CApiPair, NamesKindsAndReports) {
   char* text = nullptr;
   EXPECT_OK(linkspan_peer_name(peer_, &text));

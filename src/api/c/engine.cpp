@@ -1,4 +1,5 @@
-// linkspan.h: the Engine, memory, peers.
+// linkspan.h: the Engine and memory.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -56,27 +57,7 @@ Result<Duration> duration(TimeArgument time) {
   return Duration(time.nanoseconds);
 }
 
-namespace {
-
-/// Copies the text that `call` makes of the handle for the caller.
-template <class Handle, class Call>
-int give_text(const Handle* handle, char** out, const Call& call) noexcept {
-  if (out == nullptr) return run({{out, "the place for the text"}}, [] { return Status(); });
-  *out = nullptr;
-  int code = LINKSPAN_OK;
-  const int ran = run({{handle, "the handle"}}, [&] {
-    const std::string text = call(handle->is);
-    *out = static_cast<char*>(std::malloc(text.size() + 1));
-    if (*out != nullptr)
-      std::memcpy(*out, text.c_str(), text.size() + 1);
-    else
-      code = out_of_memory();
-    return Status();
-  });
-  return ran != LINKSPAN_OK ? ran : code;
-}
-
-}  // namespace
+namespace {}  // namespace
 }  // namespace linkspan::c
 
 const char* linkspan_version(void) { return LINKSPAN_VERSION; }
@@ -88,10 +69,7 @@ int linkspan_last_scope(void) { return static_cast<int>(c::last_failure().scope)
 void linkspan_text_free(char* text) { std::free(text); }
 
 void linkspan_engine_free(linkspan_engine* engine) { delete engine; }
-void linkspan_peer_free(linkspan_peer* peer) { delete peer; }
 void linkspan_region_free(linkspan_region* region) { delete region; }
-void linkspan_remote_region_free(linkspan_remote_region* region) { delete region; }
-void linkspan_region_set_free(linkspan_region_set* set) { delete set; }
 void linkspan_notifications_free(linkspan_notifications* notifications) { delete notifications; }
 
 int linkspan_engine_open(const linkspan_engine_options* options, linkspan_engine** engine) {
@@ -132,6 +110,24 @@ int linkspan_engine_accept(linkspan_engine* engine, int64_t timeout, linkspan_pe
                  [&](Duration limit) { return engine->is.accept(limit); });
 }
 
+int linkspan_engine_find_peer(linkspan_engine* engine, const char* name, linkspan_peer** peer) {
+  return c::make(peer, {{engine, "engine"}, {name, "name"}},
+                 [&] { return engine->is.find_peer(name); });
+}
+
+int linkspan_engine_peers(linkspan_engine* engine, linkspan_peer** peers, size_t room,
+                          size_t* count) {
+  return c::run({{engine, "engine"}, {peers, "peers"}, {count, "count"}}, [&] {
+    const std::vector<Peer> connected = engine->is.peers();
+    std::vector<std::unique_ptr<linkspan_peer>> handles;
+    for (std::size_t i = 0; i < std::min(room, connected.size()); ++i)
+      handles.push_back(std::make_unique<linkspan_peer>(linkspan_peer{connected[i]}));
+    for (std::size_t i = 0; i < handles.size(); ++i) peers[i] = handles[i].release();
+    *count = connected.size();
+    return Status();
+  });
+}
+
 int linkspan_engine_progress(linkspan_engine* engine, size_t* ended) {
   return c::run({{engine, "engine"}}, [&] {
     const std::size_t now = engine->is.progress();
@@ -150,6 +146,9 @@ int linkspan_engine_notifications(linkspan_engine* engine, int64_t timeout,
 
 int linkspan_engine_address(linkspan_engine* engine, char** text) {
   return c::give_text(engine, text, [](const Engine& is) { return is.address(); });
+}
+int linkspan_engine_addresses(linkspan_engine* engine, char** text) {
+  return c::give_text(engine, text, [](const Engine& is) { return is.addresses(); });
 }
 int linkspan_engine_dump(linkspan_engine* engine, char** text) {
   return c::give_text(engine, text, [](const Engine& is) { return is.dump(); });
@@ -243,75 +242,4 @@ void* linkspan_region_data(const linkspan_region* region) {
 void linkspan_region_gpu(const linkspan_region* region, uint8_t uuid[16]) {
   const GpuUuid gpu = region == nullptr ? GpuUuid{} : region->is.gpu();
   if (uuid != nullptr) std::memcpy(uuid, gpu.data(), gpu.size());
-}
-
-uint64_t linkspan_remote_region_bytes(const linkspan_remote_region* region) {
-  return region == nullptr ? 0 : region->is.bytes();
-}
-int linkspan_remote_region_kind(const linkspan_remote_region* region) {
-  return region == nullptr ? LINKSPAN_MEMORY_HOST : static_cast<int>(region->is.kind());
-}
-uint64_t linkspan_remote_region_peer(const linkspan_remote_region* region) {
-  return region == nullptr ? 0 : region->is.peer();
-}
-int linkspan_remote_region_name(const linkspan_remote_region* region, char** text) {
-  return c::give_text(region, text, [](const RemoteRegion& is) { return is.name(); });
-}
-
-uint64_t linkspan_peer_id(const linkspan_peer* peer) { return peer == nullptr ? 0 : peer->is.id(); }
-int linkspan_peer_state(const linkspan_peer* peer) {
-  return peer == nullptr ? LINKSPAN_PEER_GONE : static_cast<int>(peer->is.state());
-}
-int linkspan_peer_name(const linkspan_peer* peer, char** text) {
-  return c::give_text(peer, text, [](const Peer& is) { return is.name(); });
-}
-
-int linkspan_peer_close(const linkspan_peer* peer, int64_t timeout) {
-  return c::run({{peer, "peer"}}, {"timeout", timeout},
-                [&](Duration limit) { return peer->is.close(limit); });
-}
-
-int linkspan_peer_lookup(const linkspan_peer* peer, const char* name, int64_t timeout,
-                         linkspan_remote_region** region) {
-  return c::make(region, {{peer, "peer"}, {name, "name"}}, {"timeout", timeout},
-                 [&](Duration limit) { return peer->is.lookup(name, limit); });
-}
-
-int linkspan_peer_lookup_set(const linkspan_peer* peer, const char* name, int64_t timeout,
-                             linkspan_region_set** set) {
-  return c::make(set, {{peer, "peer"}, {name, "name"}}, {"timeout", timeout},
-                 [&](Duration limit) { return peer->is.lookup_set(name, limit); });
-}
-
-int linkspan_peer_await_version(const linkspan_peer* peer, const char* name, uint64_t above,
-                                int64_t timeout, uint64_t* version) {
-  return c::run({{peer, "peer"}, {name, "name"}}, {"timeout", timeout}, [&](Duration limit) {
-    const auto found = peer->is.await_version(name, above, limit);
-    if (found.ok() && version != nullptr) *version = *found;
-    return found.status();
-  });
-}
-
-int linkspan_peer_notify(const linkspan_peer* peer, const void* message, size_t bytes) {
-  return c::run({{peer, "peer"}}, [&] {
-    if (message == nullptr && bytes != 0)
-      return c::bad("a notification of " + std::to_string(bytes) + " bytes at null");
-    return peer->is.notify({static_cast<const std::byte*>(message), bytes});
-  });
-}
-
-uint64_t linkspan_region_set_version(const linkspan_region_set* set) {
-  return set == nullptr ? 0 : set->is.version;
-}
-size_t linkspan_region_set_count(const linkspan_region_set* set) {
-  return set == nullptr ? 0 : set->is.regions.size();
-}
-int linkspan_region_set_at(const linkspan_region_set* set, size_t index,
-                           linkspan_remote_region** region) {
-  return c::make(region, {{set, "set"}}, [&]() -> Result<RemoteRegion> {
-    const std::size_t count = set->is.regions.size();
-    if (index >= count)
-      return c::bad("region " + std::to_string(index) + " of " + std::to_string(count));
-    return set->is.regions[index];
-  });
 }

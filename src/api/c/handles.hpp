@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <initializer_list>
 #include <memory>
@@ -123,6 +125,24 @@ int make(Handle** out, std::initializer_list<PointerArgument> needed, TimeArgume
     if (!limit.ok()) return limit.status();
     return call(*limit);
   });
+}
+
+/// Copies the text that `call` makes of the handle for the caller.
+template <class Handle, class Call>
+int give_text(const Handle* handle, char** out, const Call& call) noexcept {
+  if (out == nullptr) return run({{out, "the place for the text"}}, [] { return Status(); });
+  *out = nullptr;
+  int code = LINKSPAN_OK;
+  const int ran = run({{handle, "the handle"}}, [&] {
+    const std::string text = call(handle->is);
+    *out = static_cast<char*>(std::malloc(text.size() + 1));
+    if (*out != nullptr)
+      std::memcpy(*out, text.c_str(), text.size() + 1);
+    else
+      code = out_of_memory();
+    return Status();
+  });
+  return ran != LINKSPAN_OK ? ran : code;
 }
 
 }  // namespace linkspan::c
