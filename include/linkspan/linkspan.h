@@ -145,11 +145,11 @@ typedef struct linkspan_engine_options {
   int32_t security;          /* LINKSPAN_SECURITY_..., or -1: the default */
   int32_t reserved;          /* 0 */
   const char* secret_file;   /* shared with peers over TCP; null: the default */
-  const char* secret;        /* the secret itself, in the place of a file; null: the default */
-  size_t secret_bytes;
   /* Null: the defaults. */
   const linkspan_transport_option* transport;
   size_t transport_count;
+  const char* secret; /* the secret itself, in the place of a file; null: the default */
+  size_t secret_bytes;
 } linkspan_engine_options;
 
 LINKSPAN_C_API int linkspan_engine_open(const linkspan_engine_options* options,

@@ -82,6 +82,7 @@ std::string secret_of(nb::handle secret) {
   if (secret.is_none()) return {};
   if (!nb::isinstance<nb::bytes>(secret)) throw nb::type_error("secret: give bytes");
   const auto bytes = nb::borrow<nb::bytes>(secret);
+  if (bytes.size() == 0) throw nb::value_error("secret: give 16 to 4096 bytes, or None");
   return {static_cast<const char*>(bytes.data()), bytes.size()};
 }
 

@@ -4,9 +4,11 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <optional>
 #include <system_error>
 #include <utility>
 
+#include "control/connect_targets.hpp"
 #include "control/connection_table.hpp"
 #include "control/control_thread.hpp"
 #include "control/introspection_server.hpp"
@@ -21,39 +23,6 @@ constexpr auto kRetryConnect = std::chrono::milliseconds(5), kRetryTcp = 10 * kR
 /// How long a connect waits in the queue of a Unix socket before it checks whether the Engine
 /// closes.
 constexpr Duration kQueues = std::chrono::milliseconds(50);
-
-/// What connect() tries at once.
-struct ConnectTarget {
-  SocketAddress address;                 // by TCP: the first of several of one Engine
-  std::vector<net::TcpAddress> hosts{};  // empty: a Unix socket
-};
-
-/// Returns the targets of connect(), Unix sockets first. Addresses that cannot be resolved are left
-/// out; if none is left, returns the last one's error.
-Result<std::vector<ConnectTarget>> targets_of(std::span<const SocketAddress> addresses,
-                                              bool leaves_host) {
-  std::vector<ConnectTarget> targets;
-  Status unresolved;
-  for (const SocketAddress& each : addresses)
-    if (!each.is_tcp()) targets.push_back({each});
-  for (const SocketAddress& each : addresses) {
-    if (!each.is_tcp()) continue;
-    auto hosts = resolve(each, leaves_host);
-    if (!hosts.ok()) {
-      unresolved = hosts.status();
-      continue;
-    }
-    const auto same = std::ranges::find_if(targets, [&](const ConnectTarget& known) {
-      return known.address.is_tcp() && known.address.incarnation == each.incarnation;
-    });
-    if (same == targets.end())
-      targets.push_back({each, *std::move(hosts)});
-    else
-      same->hosts.insert(same->hosts.end(), hosts->begin(), hosts->end());
-  }
-  if (targets.empty()) return unresolved;
-  return targets;
-}
 
 class AsioControlPlane final : public ControlPlane {
  public:
@@ -98,35 +67,23 @@ class AsioControlPlane final : public ControlPlane {
   Result<std::shared_ptr<Session>> connect(std::span<const SocketAddress> addresses,
                                            base::Deadline deadline,
                                            const std::string& expect) override {
-    auto targets = targets_of(addresses, us_.leaves_host());
-    if (!targets.ok()) return targets.status();
-    Status full;  // the last no_resource answer
-    std::string refused;
+    ConnectTargets targets(addresses, us_.leaves_host(), deadline);
     for (;;) {
-      Status last;
-      const Duration pause = targets->front().hosts.empty() ? kRetryConnect : kRetryTcp;
-      for (auto target = targets->begin(); target != targets->end();) {
-        auto session = try_connect(*target, deadline, expect);
-        const Code code = session.status().code();
-        if (code == Code::ok || code == Code::canceled) return session;
-        if (code == Code::timed_out && !full.ok()) return full;
-        full = code == Code::no_resource ? session.status() : Status();
-        last = session.status();
-        // `disconnected`: closed without a reply, by a listener that is shutting down or by a proxy
-        // without a backend. Worth a retry.
-        if (code == Code::not_found || code == Code::unreachable || code == Code::no_resource ||
-            code == Code::disconnected) {
-          ++target;
-          continue;
-        }
-        if (targets->size() == 1 && refused.empty()) return session;
-        refused += "; " + target->address.to_string() + ": " + last.what();
-        target = targets->erase(target);
+      targets.begin_pass();
+      while (const ConnectTargets::Target* const target = targets.next()) {
+        std::optional<net::TcpAddress> answered;
+        // A Unix socket that does not answer leaves half of the time to the others.
+        const bool halves = target->hosts.empty() && targets.has_more();
+        auto session = try_connect(
+            *target, halves ? base::Deadline::in(deadline.left() / 2) : deadline, expect, answered);
+        if (session.ok() || session.status().code() == Code::canceled) return session;
+        targets.fail(session.status(), answered);
       }
-      if (targets->empty())
-        return Status(last.code(), last.scope(), "refused at each address" + refused);
-      if (!refused.empty()) last = Status(last.code(), last.scope(), last.what() + refused);
-      if (const Status end = connects_.await_retry(pause, deadline, last); !end.ok()) return end;
+      if (auto outcome = targets.outcome(deadline)) return *std::move(outcome);
+      if (const Status end = connects_.await_retry(targets.has_tcp() ? kRetryTcp : kRetryConnect,
+                                                   deadline, targets.last());
+          !end.ok())
+        return end;
     }
   }
 
@@ -181,12 +138,16 @@ class AsioControlPlane final : public ControlPlane {
     asio::post(thread_.io(), std::move(task));
   }
 
-  Result<std::shared_ptr<Session>> try_connect(const ConnectTarget& target, base::Deadline deadline,
-                                               const std::string& expect) {
+  /// Stores in `answered` the host that a TCP connection was made to.
+  Result<std::shared_ptr<Session>> try_connect(const ConnectTargets::Target& target,
+                                               base::Deadline deadline, const std::string& expect,
+                                               std::optional<net::TcpAddress>& answered) {
     const SocketAddress& address = target.address;
     auto socket = address.is_tcp() ? connect_to(target.hosts, deadline)
                                    : connect_to(address.path, std::min(deadline.left(), kQueues));
     if (!socket.ok()) return socket.status();
+    if (const auto host = net::peer_of(socket->get()); address.is_tcp() && host.ok())
+      answered = *host;
     if (!address.is_tcp()) socket->close_by(us_.closer->sink_of(socket->get()));
     const auto result = std::make_shared<ConnectResult>();  // shared with connections_
     result->expect = {.name = expect, .incarnation = address.incarnation};

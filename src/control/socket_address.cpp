@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::size_t kMaxHost = 253;  // of a name in DNS
 constexpr int kTryPorts = 16;
-constexpr std::size_t kMaxAddresses = 64;
 constexpr std::size_t kIncarnationDigits = 16;
 
 /// Removes "#" and the digits of an incarnation from the end of `address`. Returns 0 if it has
@@ -60,8 +59,8 @@ const char* parse_tcp(std::string_view rest, SocketAddress& into) {
 Status refused_address(const std::string& what) {
   return {Code::permission_denied, Scope::request,
           what +
-              ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE or "
-              "EngineOptions::secret_file; without one nobody shows who he is, and "
+              ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE, "
+              "EngineOptions::secret_file or secret; without one nobody shows who he is, and "
               "EngineOptions::security or LINKSPAN_SECURITY=insecure says that this is meant"};
 }
 

@@ -17,6 +17,8 @@
 
 namespace linkspan::control {
 
+inline constexpr std::size_t kMaxAddresses = 64;  ///< Of one Engine, in one text.
+
 struct SocketAddress {
   std::string path{};             ///< Path of a Unix socket. Empty: TCP, with host and port.
   std::string host{};             ///< A name, or a number without brackets.

@@ -169,10 +169,10 @@ PIN(offsetof(linkspan_engine_options, use_gpu) == 68);
 PIN(offsetof(linkspan_engine_options, security) == 72);
 PIN(offsetof(linkspan_engine_options, reserved) == 76);
 PIN(offsetof(linkspan_engine_options, secret_file) == 80);
-PIN(offsetof(linkspan_engine_options, secret) == 88);
-PIN(offsetof(linkspan_engine_options, secret_bytes) == 96);
-PIN(offsetof(linkspan_engine_options, transport) == 104);
-PIN(offsetof(linkspan_engine_options, transport_count) == 112);
+PIN(offsetof(linkspan_engine_options, secret) == 104);
+PIN(offsetof(linkspan_engine_options, secret_bytes) == 112);
+PIN(offsetof(linkspan_engine_options, transport) == 88);
+PIN(offsetof(linkspan_engine_options, transport_count) == 96);
 
 PIN(sizeof(linkspan_transport_option) == 16);
 PIN(offsetof(linkspan_transport_option, key) == 0);

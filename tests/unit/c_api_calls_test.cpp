@@ -382,6 +382,10 @@ TEST_F(CApiPair, FindsPeersWhoeverConnected) {
   EXPECT_EQ(count, 2u);
   EXPECT_EQ(all[1], nullptr);
   linkspan_peer_free(all[0]);
+  ASSERT_OK(linkspan_engine_peers(near_, nullptr, 0, &count));
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(linkspan_engine_peers(near_, nullptr, 1, &count), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_EQ(count, 0u);
 }
 
 TEST_F(CApiPair, NamesKindsAndReports) {

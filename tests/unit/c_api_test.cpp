@@ -49,6 +49,7 @@ TEST(CApi, SetsOtherMembersToZero_WhenAMacroNamesSome) {
     EXPECT_EQ(open, -1);
   EXPECT_TRUE(engine.name == nullptr && engine.socket_dir == nullptr && engine.log == nullptr &&
               engine.log_user == nullptr && engine.secret_file == nullptr &&
+              engine.secret == nullptr && engine.secret_bytes == 0 && engine.reserved == 0 &&
               engine.transport == nullptr);
   EXPECT_TRUE(engine.transfer_deadline == 0 && engine.cpu_threads == 0 && engine.any_uid == 0 &&
               engine.transport_count == 0);
@@ -102,6 +103,11 @@ TEST(CApi, WrongValuesAreNamed) {
   options.secret_bytes = 15;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("a secret of 15 bytes at null")) << linkspan_last_error();
+  options.secret_bytes = 0;
+  options.secret = "sixteen bytes at";
+  EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("a secret of 0 bytes: set secret_bytes")) << linkspan_last_error();
+  options.secret_bytes = 15;
   options.secret = "fifteen bytes . and what is not of it";
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("EngineOptions::secret has 15 bytes")) << linkspan_last_error();

@@ -1,7 +1,10 @@
 // Tests the addresses by which Engines find each other, and peers by their names.
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 
+#include "control/socket_address.hpp"
 #include "tests/unit/engine_pair.hpp"
 
 namespace linkspan::test {
@@ -107,14 +110,56 @@ TEST_F(EngineAddresses, AreRetriedWhileNobodyListens_AndNameWhatWasRefused) {
   must(other.listen());
   const std::string list = other.address() + id_ + ",tcp:127.0.0.1:1" + id_;
   const Status status = near_.connect(list, 100ms).status();
-  EXPECT_TRUE(is(status, Code::unreachable, "127.0.0.1:1"));
-  EXPECT_TRUE(is(status, Code::unreachable, "the peer there is \"other\""));
+  EXPECT_TRUE(is(status, Code::permission_denied, "127.0.0.1:1"));
+  EXPECT_TRUE(is(status, Code::permission_denied, "the peer there is \"other\""));
+  EXPECT_TRUE(is(near_.connect("unix:/nonexistent/socket,tcp:127.0.0.1:1", 100ms).status(),
+                 Code::unreachable));
+}
+
+/// As a wildcard listener's list, with an address that another Engine has on this host.
+TEST_F(EngineAddresses, AreTriedFurther_WhereAnotherEngineAnswersAtOneOfThem) {
+  Engine other = open("other");
+  const std::string port = tcp_.substr(tcp_.rfind(':'));
+  must(other.listen("tcp:127.0.0.2" + port));
+  for (const std::string& list : {"tcp:127.0.0.2" + port + id_ + "," + tcp_ + id_,
+                                  tcp_ + id_ + ",tcp:127.0.0.2" + port + id_})
+    EXPECT_EQ(take(near_.connect(list)).name(), "far");
+  EXPECT_TRUE(is(near_.connect("tcp:127.0.0.2" + port + id_).status(), Code::permission_denied,
+                 "not the Engine of the address"));
+}
+
+TEST_F(EngineAddresses, AreRefusedAtOnce_WhereTcpIsAndTheSocketIsNotThere) {
+  const std::string nowhere = "unix:/nonexistent/socket" + id_ + ",";
+  const auto begin = base::Clock::steady().now();
+  const Status beyond = near_.connect(nowhere + "tcp:192.0.2.1:4711" + id_).status();
+  EXPECT_TRUE(is(beyond, Code::permission_denied, "beyond loopback"));
+  EXPECT_TRUE(is(beyond, Code::permission_denied, "no socket at /nonexistent/socket"));
+  const Status name = near_.connect(nowhere + tcp_ + id_, {.timeout = 10s, .expect = "x"}).status();
+  EXPECT_TRUE(is(name, Code::permission_denied, "and not \"x\""));
+  EXPECT_LT(base::Clock::steady().now() - begin, 5s);
+}
+
+TEST_F(EngineAddresses, AreConnectedByTcp_WhereTheSocketIsMute) {
+  const std::string path = unix_.substr(std::string("unix:").size()) + ".mute";
+  const auto mute = take(control::listen_at(path));  // accepts nothing
+  const Peer peer = take(near_.connect("unix:" + path + id_ + "," + tcp_ + id_, 2s));
+  EXPECT_EQ(peer.name(), "far");
+  ::unlink(path.c_str());
 }
 
 TEST_F(EngineAddresses, MayHaveOneThatIsNotResolved) {
   const std::string beyond = "tcp:192.0.2.1:4711" + id_;  // needs a secret
   EXPECT_EQ(take(near_.connect(beyond + "," + tcp_ + id_)).name(), "far");
   EXPECT_TRUE(is(near_.connect(beyond).status(), Code::permission_denied, "beyond loopback"));
+}
+
+TEST_F(EngineAddresses, MayBeListenedAtAgain_ByTheEngineAfter) {
+  const std::string before = far_.addresses();
+  must(far_.close(10s));
+  Engine again = open("again");
+  must(again.listen(before.substr(0, before.find(','))));
+  EXPECT_EQ(again.address(), unix_);
+  EXPECT_NE(id_of(again.addresses()), id_);
 }
 
 TEST_F(EngineAddresses, ArePartsOfTheConnectThatIsRefused) {

@@ -57,7 +57,6 @@ Result<Duration> duration(TimeArgument time) {
   return Duration(time.nanoseconds);
 }
 
-namespace {}  // namespace
 }  // namespace linkspan::c
 
 const char* linkspan_version(void) { return LINKSPAN_VERSION; }
@@ -117,7 +116,10 @@ int linkspan_engine_find_peer(linkspan_engine* engine, const char* name, linkspa
 
 int linkspan_engine_peers(linkspan_engine* engine, linkspan_peer** peers, size_t room,
                           size_t* count) {
-  return c::run({{engine, "engine"}, {peers, "peers"}, {count, "count"}}, [&] {
+  if (count != nullptr) *count = 0;
+  if (peers != nullptr) std::fill_n(peers, room, nullptr);
+  const void* const place = room == 0 ? engine : static_cast<const void*>(peers);
+  return c::run({{engine, "engine"}, {place, "peers"}, {count, "count"}}, [&] {
     const std::vector<Peer> connected = engine->is.peers();
     std::vector<std::unique_ptr<linkspan_peer>> handles;
     for (std::size_t i = 0; i < std::min(room, connected.size()); ++i)

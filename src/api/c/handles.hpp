@@ -2,7 +2,7 @@
 //
 // Each handle contains one of the C++ API. On the path of a byte: the first step of a C call.
 // Threads: any thread; the text of a failure belongs to the calling thread.
-// Invariants: no exception crosses the C API. The C++ API throws none; only std::bad_alloc remains.
+// Invariants: no exception crosses the C API. The calls that it makes throw std::bad_alloc alone.
 #pragma once
 
 #include <cstddef>

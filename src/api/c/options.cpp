@@ -89,6 +89,8 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
   (void)fields.number("reserved", c->reserved, 0, 0);
   if (c->secret == nullptr && c->secret_bytes != 0)
     return bad("a secret of " + std::to_string(c->secret_bytes) + " bytes at null");
+  if (c->secret != nullptr && c->secret_bytes == 0)
+    return bad("a secret of 0 bytes: set secret_bytes");
   if (c->secret != nullptr) out.secret.assign(c->secret, c->secret_bytes);
   if (c->transport == nullptr && c->transport_count != 0)
     return bad(std::to_string(c->transport_count) + " options of transports at null");

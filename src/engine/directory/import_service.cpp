@@ -126,6 +126,10 @@ ImportService::AllImported ImportService::import_all(std::uint64_t peer,
     std::string_view name;
   };
   std::deque<Asked> asked;
+  const std::shared_ptr<void> forget(nullptr, [&](void*) {  // if memory ends before their await()
+    const base::MutexLock lock(mutex_);
+    for (const Asked& each : asked) lookups_.erase(each.lookup->id);
+  });
   std::vector<std::shared_ptr<ImportedRegion>> imported;
   imported.reserve(regions.size());
   Status failed;

@@ -9,11 +9,18 @@
 #include "engine/peers/session_channel.hpp"
 
 namespace linkspan::engine {
+namespace {
+
+bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
+
+}  // namespace
+
 Status PeerManager::listen(std::string_view address) {
   const base::Options& options = uses_.options;
   const std::string made_up = std::to_string(uses_.identity.incarnation);
-  const auto at = control::parse_address(address.empty() ? made_up : address, options.socket_dir);
+  auto at = control::parse_address(address.empty() ? made_up : address, options.socket_dir);
   if (!at.ok()) return at.status();
+  at->incarnation = 0;  // an address of addresses(), perhaps of an Engine that has ended
   if (at->path.starts_with(options.socket_dir + "/"))
     if (Status status = control::secure_folder(options.socket_dir,
                                                base::setting_of_socket_dir(options.socket_dir));
@@ -42,13 +49,16 @@ std::string PeerManager::addresses() const {
   if (!all.empty() && all.back().is_tcp()) {
     const control::SocketAddress first = all.back();
     const bool any = first.host == "0.0.0.0" || first.host == "::";
-    if (any) all.pop_back();
-    std::vector<net::TcpAddress> more = net::addresses_of(uses_.identity.interfaces);
-    if (any)
+    std::vector<net::TcpAddress> more;  // loopback listens at no other address
+    if (any || !is_loopback(first.host)) more = net::addresses_of(uses_.identity.interfaces);
+    if (any) {
+      all.pop_back();
       if (const auto host = net::addresses_of_host(); host.ok())
         more.insert(more.end(), host->begin(), host->end());
+    }
     for (const net::TcpAddress& each : more)
-      if ((first.host != "0.0.0.0" || each.raw.ss_family == AF_INET) &&
+      if (all.size() < control::kMaxAddresses &&
+          (first.host != "0.0.0.0" || each.raw.ss_family == AF_INET) &&
           std::ranges::find(all, each.host(), &control::SocketAddress::host) == all.end())
         all.push_back({.host = each.host(), .port = first.port});
     if (any && (all.empty() || !all.back().is_tcp()))  // a host without a network
