@@ -15,7 +15,7 @@ class RecordingControl final : public control::ControlPlane {
   using Session = std::shared_ptr<control::Session>;  // also the test's
 
   Result<control::SocketAddress> listen(const control::SocketAddress&) override { return none(); }
-  Result<Session> connect(const control::SocketAddress&, base::Deadline,
+  Result<Session> connect(std::span<const control::SocketAddress>, base::Deadline,
                           const std::string&) override {
     return none();
   }
