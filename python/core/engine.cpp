@@ -151,8 +151,8 @@ void bind_engine(nb::module_& module) {
           },
           // _engine.py has the defaults.
           "name"_a, nb::kw_only(), "socket_dir"_a, "any_uid"_a, "use_gpu"_a, "cpu_threads"_a,
-          "copy_ctas"_a, "relay_gpus"_a, "calibrate"_a, "secret_file"_a, "secret"_a, "security"_a,
-          "transport"_a, "transfer_deadline"_a)
+          "copy_ctas"_a.none(), "relay_gpus"_a.none(), "calibrate"_a.none(), "secret_file"_a,
+          "secret"_a.none(), "security"_a.none(), "transport"_a, "transfer_deadline"_a.none())
       .def("_register_memory",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
               bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {
