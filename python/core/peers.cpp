@@ -32,6 +32,13 @@ nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& r
   return keep(take(std::move(transfer), peer.id()), peer.id(), keepalive_of(parsed));
 }
 
+/// Calls `call` with the limit, without the GIL. Raises what it answers.
+template <class Call>
+auto look_up(const Peer& peer, double timeout, const Call& call) {
+  const Duration limit = seconds(timeout, "timeout");
+  return take(waiting([&] { return call(limit); }), peer.id());
+}
+
 PyPrepared prepare(const Peer& peer, const std::string& op, nb::handle local,
                    const RemoteRegion& remote, nb::handle shape) {
   const Op which_op = op_of(op);
@@ -130,8 +137,7 @@ void bind_peers(nb::module_& module) {
       .def(
           "lookup",
           [](const Peer& self, const std::string& name, double timeout) {
-            const Duration limit = seconds(timeout, "timeout");
-            return take(waiting([&] { return self.lookup(name, limit); }), self.id());
+            return look_up(self, timeout, [&](Duration limit) { return self.lookup(name, limit); });
           },
           "name"_a, "timeout"_a = 10.0,
           "Imports the region that the peer published under that name: 5 to 10 ms for memory of "
@@ -139,8 +145,8 @@ void bind_peers(nb::module_& module) {
       .def(
           "lookup_all",
           [](const Peer& self, const std::vector<std::string>& names, double timeout) {
-            const Duration limit = seconds(timeout, "timeout");
-            return take(waiting([&] { return self.lookup_all(names, limit); }), self.id());
+            return look_up(self, timeout,
+                           [&](Duration limit) { return self.lookup_all(names, limit); });
           },
           "names"_a, "timeout"_a = 10.0,
           "Imports the regions of all names, in about the time of one answer and all mappings. An "
@@ -148,9 +154,9 @@ void bind_peers(nb::module_& module) {
       .def(
           "lookup_set",
           [](const Peer& self, const std::string& name, double timeout, const RegionSet* known) {
-            const Duration limit = seconds(timeout, "timeout");
             const RegionSet before = known == nullptr ? RegionSet() : *known;
-            return take(waiting([&] { return self.lookup_set(name, limit, before); }), self.id());
+            return look_up(self, timeout,
+                           [&](Duration limit) { return self.lookup_set(name, limit, before); });
           },
           "name"_a, "timeout"_a = 10.0, "known"_a = nb::none(),
           "Imports all regions of a published set, of one version. known: an earlier version, "
@@ -158,8 +164,8 @@ void bind_peers(nb::module_& module) {
       .def(
           "await_version",
           [](const Peer& self, const std::string& name, std::uint64_t above, double timeout) {
-            const Duration limit = seconds(timeout, "timeout");
-            return take(waiting([&] { return self.await_version(name, above, limit); }), self.id());
+            return look_up(self, timeout,
+                           [&](Duration limit) { return self.await_version(name, above, limit); });
           },
           "name"_a, "above"_a = 0, "timeout"_a = 10.0,
           "The version of that set as soon as there is one above this.")

@@ -146,9 +146,10 @@ class AsioControlPlane final : public ControlPlane {
     auto socket = address.is_tcp() ? connect_to(target.hosts, deadline)
                                    : connect_to(address.path, std::min(deadline.left(), kQueues));
     if (!socket.ok()) return socket.status();
-    if (const auto host = net::peer_of(socket->get()); address.is_tcp() && host.ok())
+    if (!address.is_tcp())
+      socket->close_by(us_.closer->sink_of(socket->get()));
+    else if (const auto host = net::peer_of(socket->get()); host.ok())
       answered = *host;
-    if (!address.is_tcp()) socket->close_by(us_.closer->sink_of(socket->get()));
     const auto result = std::make_shared<ConnectResult>();  // shared with connections_
     result->expect = {.name = expect, .incarnation = address.incarnation};
     post([this, result, deadline, ours = *std::move(socket)]() mutable {

@@ -9,12 +9,6 @@
 #include "engine/peers/session_channel.hpp"
 
 namespace linkspan::engine {
-namespace {
-
-bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
-
-}  // namespace
-
 Status PeerManager::listen(std::string_view address) {
   const base::Options& options = uses_.options;
   const std::string made_up = std::to_string(uses_.identity.incarnation);
@@ -49,8 +43,9 @@ std::string PeerManager::addresses() const {
   if (!all.empty() && all.back().is_tcp()) {
     const control::SocketAddress first = all.back();
     const bool any = first.host == "0.0.0.0" || first.host == "::";
-    std::vector<net::TcpAddress> more;  // loopback listens at no other address
-    if (any || !is_loopback(first.host)) more = net::addresses_of(uses_.identity.interfaces);
+    std::vector<net::TcpAddress> more;
+    // A listener that no other host reaches is at no interface.
+    if (any || net::parse_host(first.host)) more = net::addresses_of(uses_.identity.interfaces);
     if (any) {
       all.pop_back();
       if (const auto host = net::addresses_of_host(); host.ok())
