@@ -28,6 +28,7 @@ class Targets : public ::testing::Test {
   }
   /// Fails what is next. For TCP `answered` is the host that did.
   void fail(Code code, const char* answered = nullptr) {
+    ASSERT_NE(made_->next(), nullptr);
     std::optional<net::TcpAddress> host;
     for (const auto& each : made_->next()->hosts)
       if (answered != nullptr && each.host() == answered) host = each;
@@ -37,7 +38,7 @@ class Targets : public ::testing::Test {
   std::string next() const {
     return made_->next() == nullptr ? "" : made_->next()->address.to_string();
   }
-  std::size_t hosts() const { return made_->next()->hosts.size(); }
+  std::size_t hosts() const { return made_->next() == nullptr ? 0 : made_->next()->hosts.size(); }
 
   std::optional<ConnectTargets> made_;
 };
