@@ -5,8 +5,9 @@
     tidy.py BUILD_FOLDER --all    every file, its functions analyzed to any depth
 
 BUILD_FOLDER was configured with clang. scripts/tidy.ok has a line for each file that was found
-clean: its path and the hash of its preprocessed text, of .clang-tidy and of the version of
-clang-tidy. It is written anew by each run; commit it with the change that it belongs to.
+clean: its path and the hash of its preprocessed text without comments but for those of NOLINT, of
+.clang-tidy and of the version of clang-tidy. It is written anew by each run; commit it with the
+change that it belongs to.
 """
 
 import concurrent.futures
@@ -35,11 +36,16 @@ def preprocess(entry: dict) -> bytes:
     at = args.index("-o")
     del args[at : at + 2]
     args[args.index("-c")] = "-E"
-    # Comments are kept: NOLINT is one. Paths are not: another checkout finds its own results.
-    text = subprocess.run(
-        args + ["-C", "-P"], cwd=entry["directory"], check=True, capture_output=True
-    ).stdout
-    return text.replace(str(ROOT).encode(), b"")
+
+    def run(*options: str) -> bytes:
+        command = [*args, *options]
+        return subprocess.run(
+            command, cwd=entry["directory"], check=True, capture_output=True
+        ).stdout
+
+    exempt = b"\n".join(re.findall(rb".*\bNOLINT.*", run("-C", "-P")))
+    # Another checkout has other paths, and finds its own results.
+    return (run("-P") + exempt).replace(str(ROOT).encode(), b"")
 
 
 def sources(build: pathlib.Path) -> list[dict]:
