@@ -28,6 +28,13 @@ class Window;
 /// disconnected in order, or a remote peer is lost; nothing of it touches memory any more.
 enum class PeerState : std::uint8_t { up, lost, gone };
 
+/// A local region, one of the peer's, and what a transfer of several pairs copies between them.
+struct TransferPart {
+  Region local;
+  RemoteRegion remote;
+  Shape shape;
+};
+
 class LINKSPAN_API Peer {
  public:
   Peer() = default;  ///< None.
@@ -89,6 +96,20 @@ class LINKSPAN_API Peer {
                          const TransferOptions& options = {}) const;
   Result<Transfer> read(const Region& local, const RemoteRegion& remote, const Shape& shape,
                         const TransferOptions& options = {}) const;
+
+  /// Starts or queues one transfer between several pairs of regions, of any kinds and over any
+  /// transports: one handle, deadline and cancel, and the notification follows all of it. The form
+  /// with a shape copies that shape between local[i] and remote[i] for each i, such as the same
+  /// pages of all layers. Errors as above, with the index of the pair; nothing was started then.
+  /// invalid_argument also: no pair, more than 65,536, or lists of different lengths.
+  Result<Transfer> write(std::span<const TransferPart> parts,
+                         const TransferOptions& options = {}) const;
+  Result<Transfer> write(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                         const Shape& shape, const TransferOptions& options = {}) const;
+  Result<Transfer> read(std::span<const TransferPart> parts,
+                        const TransferOptions& options = {}) const;
+  Result<Transfer> read(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                        const Shape& shape, const TransferOptions& options = {}) const;
 
   /// Checks and stores what write() or read() would take, so that it can be posted repeatedly. Not
   /// for the data path: for page lists that a kernel reads it allocates pinned memory, which may

@@ -24,10 +24,13 @@ class BatchTableTest : public ::testing::Test {
     });
     return all;
   }
-  std::vector<std::uint64_t> batches_of(const TransferState& transfer) {
-    std::vector<std::uint64_t> cookies;
-    table_.for_each_of(transfer, [&](std::uint64_t cookie) { cookies.push_back(cookie); });
-    return cookies;
+  using Posted = std::vector<std::pair<std::uint64_t, std::size_t>>;  // cookie, transport
+  Posted batches_of(const TransferState& transfer) {
+    Posted posted;
+    table_.for_each_of(transfer, [&](std::uint64_t cookie, std::size_t transport) {
+      posted.emplace_back(cookie, transport);
+    });
+    return posted;
   }
 
   BatchTable table_;
@@ -35,7 +38,7 @@ class BatchTableTest : public ::testing::Test {
 };
 
 TEST_F(BatchTableTest, ReportsEachCompletionOnceInTheirOrder) {
-  const auto a = table_.add(first_), b = table_.add(second_), c = table_.add(first_);
+  const auto a = table_.add(first_, 0), b = table_.add(second_, 0), c = table_.add(first_, 0);
   table_.complete({c, {}});
   table_.complete({b, {Code::corrupt, Scope::request, "a sum differs"}});
   EXPECT_EQ(handle(), (Handled{{&first_, "ok"}, {&second_, "corrupt"}}));
@@ -45,12 +48,12 @@ TEST_F(BatchTableTest, ReportsEachCompletionOnceInTheirOrder) {
 }
 
 TEST_F(BatchTableTest, IgnoresACompletion_OfABatchThatIsNotInFlight) {
-  const auto refused = table_.add(first_);
+  const auto refused = table_.add(first_, 0);
   table_.remove(refused);
   table_.complete({refused, {}});
   table_.complete({12345, {}});
   EXPECT_EQ(handle(), Handled{});
-  const auto again = table_.add(second_);
+  const auto again = table_.add(second_, 0);
   EXPECT_NE(again, refused) << "a late Completion of the old batch would end the new one";
   table_.complete({refused, {}});
   EXPECT_EQ(handle(), Handled{});
@@ -59,20 +62,20 @@ TEST_F(BatchTableTest, IgnoresACompletion_OfABatchThatIsNotInFlight) {
   EXPECT_EQ(handle().size(), 1u);
 }
 
-TEST_F(BatchTableTest, ListsTheBatchesOfOneTransfer) {
-  const auto a = table_.add(first_);
-  table_.add(second_);
-  const auto c = table_.add(first_);
-  EXPECT_EQ(batches_of(first_), (std::vector{a, c}));
+TEST_F(BatchTableTest, ListsTheBatchesOfOneTransfer_WithTheTransportOfEach) {
+  const auto a = table_.add(first_, 0);
+  table_.add(second_, 0);
+  const auto c = table_.add(first_, 2);
+  EXPECT_EQ(batches_of(first_), (Posted{{a, 0}, {c, 2}}));
   table_.complete({a, {}});
   (void)handle();
-  EXPECT_EQ(batches_of(first_), std::vector{c});
+  EXPECT_EQ(batches_of(first_), (Posted{{c, 2}}));
 }
 
 TEST_F(BatchTableTest, AllocatesNothingForACompletion_WhenEachBatchOfManyCompletes) {
   constexpr std::size_t kBatches = 1000;
   std::vector<std::uint64_t> cookies;
-  for (std::size_t i = 0; i < kBatches; ++i) cookies.push_back(table_.add(first_));
+  for (std::size_t i = 0; i < kBatches; ++i) cookies.push_back(table_.add(first_, 0));
   std::size_t handled = 0;
   test::fail_each_allocation(
       [&] {

@@ -7,6 +7,35 @@ using engine::handle_of;
 using engine::HandleAccess;
 using engine::on;
 
+namespace {
+
+using Pairs = std::vector<engine::Submission::Pair>;
+
+Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                        std::span<const TransferPart> parts, const TransferOptions& options) {
+  Pairs pairs;
+  pairs.reserve(parts.size());
+  for (const TransferPart& each : parts) pairs.push_back({each.local, each.remote, each.shape});
+  return handle_of<Transfer>(
+      impl, [&](auto& its) { return its.submission.submit(peer, op, pairs, options); });
+}
+
+Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                        std::span<const Region> local, std::span<const RemoteRegion> remote,
+                        const Shape& shape, const TransferOptions& options) {
+  if (local.size() != remote.size())
+    return Status(Code::invalid_argument, Scope::request,
+                  std::to_string(local.size()) + " local regions and " +
+                      std::to_string(remote.size()) + " of the peer: give as many of both");
+  Pairs pairs;
+  pairs.reserve(local.size());
+  for (std::size_t i = 0; i < local.size(); ++i) pairs.push_back({local[i], remote[i], shape});
+  return handle_of<Transfer>(
+      impl, [&](auto& its) { return its.submission.submit(peer, op, pairs, options); });
+}
+
+}  // namespace
+
 Peer::Peer(std::shared_ptr<engine::EngineImpl> impl, std::uint64_t id, std::string name)
     : impl_(std::move(impl)), id_(id), name_(std::move(name)) {}
 PeerState Peer::state() const {
@@ -57,6 +86,22 @@ Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, con
   return handle_of<Transfer>(impl_, [&](auto& its) {
     return its.submission.submit(id_, Op::read, local, remote, shape, options);
   });
+}
+Result<Transfer> Peer::write(std::span<const TransferPart> parts,
+                             const TransferOptions& options) const {
+  return submit(impl_, id_, Op::write, parts, options);
+}
+Result<Transfer> Peer::write(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                             const Shape& shape, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::write, local, remote, shape, options);
+}
+Result<Transfer> Peer::read(std::span<const TransferPart> parts,
+                            const TransferOptions& options) const {
+  return submit(impl_, id_, Op::read, parts, options);
+}
+Result<Transfer> Peer::read(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                            const Shape& shape, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::read, local, remote, shape, options);
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Shape& shape) const {

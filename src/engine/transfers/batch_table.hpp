@@ -19,19 +19,19 @@ struct TransferState;
 class BatchTable final : public transport::CompletionSink {
  public:
   /// Adds a batch of `transfer` and makes room for its Completion. Returns the cookie.
-  std::uint64_t add(TransferState& transfer) {
+  std::uint64_t add(TransferState& transfer, std::size_t transport) {
     for (auto* const each : {&completions_, &handled_})
       if (each->capacity() < batches_.size() + 1) each->reserve(2 * (batches_.size() + 1));
-    return batches_.insert(&transfer);
+    return batches_.insert({&transfer, transport});
   }
   /// Removes a batch that no Endpoint has accepted.
   void remove(std::uint64_t cookie) { batches_.extract(cookie); }
 
-  /// Calls `act(cookie)` for each batch of the transfer.
+  /// Calls `act(cookie, transport)` for each batch of the transfer.
   template <class Act>
   void for_each_of(const TransferState& transfer, Act act) {
-    batches_.for_each([&](std::uint64_t cookie, const TransferState* owner) {
-      if (owner == &transfer) act(cookie);
+    batches_.for_each([&](std::uint64_t cookie, const PostedBatch& batch) {
+      if (batch.of == &transfer) act(cookie, batch.transport);
     });
   }
 
@@ -44,12 +44,16 @@ class BatchTable final : public transport::CompletionSink {
     handled_.clear();
     handled_.swap(completions_);  // both keep their capacity
     for (transport::Completion& completion : handled_)
-      if (const auto owner = batches_.extract(completion.cookie))
-        act(**owner, std::move(completion.status));
+      if (const auto batch = batches_.extract(completion.cookie))
+        act(*batch->of, std::move(completion.status));
   }
 
  private:
-  base::HandleTable<TransferState*> batches_;  // by cookie
+  struct PostedBatch {
+    TransferState* of = nullptr;
+    std::size_t transport = 0;
+  };
+  base::HandleTable<PostedBatch> batches_;  // by cookie
   std::vector<transport::Completion> completions_, handled_;
 };
 

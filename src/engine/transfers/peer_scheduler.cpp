@@ -23,7 +23,12 @@ Status PeerScheduler::check_room() const {
 }
 
 Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
-  if (endpoints_.at(transfer->transport) == nullptr)  // it has a key of a transport that it lacks
+  bool offered = true;  // else it has a key of a transport that it lacks
+  transfer->for_each_pair([&](const TransferEndpoints& pair)
+                              LINKSPAN_TSA(no_thread_safety_analysis) {
+                                offered &= endpoints_.at(pair.transport) != nullptr;
+                              });
+  if (!offered)
     return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
   admit(transfer);  // before a batch is in flight, because it may have no memory
   Status status = base::or_no_memory(
@@ -81,27 +86,27 @@ void PeerScheduler::dismiss(const TransferState& transfer) {
 /// Returns true if the transport cannot wait for the user's stream, so the PeerScheduler does.
 bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
   return status.code() == Code::unsupported && transfer.streams.mark &&
-         transfer.batches.posted == 0;
+         transfer.batches.posted_of_part == 0;
 }
 
 Status PeerScheduler::post_next(TransferState& transfer) {
   const bool last = transfer.batches.posted + 1 == transfer.batches.count;
-  const Plan& plan = transfer.batches.plan();
-  const transport::BatchShape shape = plan.batch(transfer.batches.posted, scratch_);
-  const std::uint64_t cookie = batches_.add(transfer);
+  const auto [between, plan, index] = transfer.next_batch();
+  const transport::BatchShape shape = plan.batch(index, scratch_);
+  const std::uint64_t cookie = batches_.add(transfer, between.transport);
   const auto post = [&](const transport::Batch& batch) LINKSPAN_REQUIRES(mutex_) {
-    transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
+    transport::Endpoint& endpoint = *endpoints_.at(between.transport);
     return base::or_no_memory([&] { return endpoint.post(batch); });
   };
   Status status =
       post({.op = transfer.op,
-            .local = &transfer.local->region(),
-            .remote = transfer.remote->mappings[transfer.transport].get(),
+            .local = &between.local->region(),
+            .remote = between.remote->mappings[between.transport].get(),
             .shape = shape,
             .checked = plan.checked,
             .kept = transfer.batches.prepared != nullptr ? transfer.batches.prepared->kept.get()
                                                          : nullptr,
-            .first = plan.first(transfer.batches.posted),
+            .first = plan.first(index),
             .indices_gpu = plan.indices_gpu,
             .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
                         .stream = transfer.streams.after.key,
@@ -121,8 +126,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
     batches_.remove(cookie);
     return status;
   }
-  ++transfer.batches.posted;
-  ++transfer.batches.in_flight;
+  transfer.count_posted();
   if (last) transfer.streams.mark.reset();
   return {};
 }
@@ -212,8 +216,10 @@ void PeerScheduler::stop_posting(TransferState& transfer) {
 
 void PeerScheduler::cancel_batches(const TransferState& transfer) {
   if (transfer.batches.in_flight == 0) return;
-  transport::Endpoint& endpoint = *endpoints_.at(transfer.transport);
-  batches_.for_each_of(transfer, [&](std::uint64_t cookie) { endpoint.cancel(cookie); });
+  batches_.for_each_of(transfer, [&](std::uint64_t cookie, std::size_t transport)
+                                     LINKSPAN_TSA(no_thread_safety_analysis) {
+                                       endpoints_.at(transport)->cancel(cookie);
+                                     });
 }
 
 void PeerScheduler::cancel(TransferState& transfer) {
@@ -254,9 +260,10 @@ void PeerScheduler::cancel_all_on(const memory::Registration& registration) {
   touch();
   std::vector<std::shared_ptr<TransferState>> found;  // a cancel may end one and remove it
   for (const auto& [id, transfer] : transfers_) {
-    const bool on_it = transfer->message != nullptr
-                           ? transfer->message->memory.lies_in(registration)
-                           : transfer->local.get() == &registration;
+    bool on_it = transfer->message != nullptr && transfer->message->memory.lies_in(registration);
+    if (transfer->message == nullptr)
+      transfer->for_each_pair(
+          [&](const TransferEndpoints& pair) { on_it |= pair.local.get() == &registration; });
     if (on_it && transfer->whole == nullptr) found.push_back(transfer);
   }
   for (const auto& transfer : found) cancel_now(*transfer);

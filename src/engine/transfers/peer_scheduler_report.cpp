@@ -147,6 +147,9 @@ std::string PeerScheduler::line_of(const TransferState& transfer, base::Time now
             (transfer.whole != nullptr ? "for transfer " + std::to_string(transfer.whole->id)
                                        : "region " + std::to_string(transfer.local->id().serial)) +
             (transfer.op == Op::write ? " to " : " from ") + quoted(transfer.remote->name) +
+            (transfer.more.empty()
+                 ? ""
+                 : " and " + std::to_string(transfer.more.size()) + " more pairs of regions,") +
             " of peer " + std::to_string(transfer.peer);
   }
   text += ", " + age_of(now - transfer.submitted) + " old";

@@ -229,28 +229,34 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(Inbox::kMaxMessage));
-  const transport::Transport& carrier = *context_.transports[transfer->transport];
-  if (options.checksum && !carrier.capabilities().checksums)
-    return refuse(Code::unsupported,
-                  std::string(carrier.name()) +
-                      " makes no checksums: leave out TransferOptions::checksum, or require a "
-                      "transport that makes them (docs/tcp.md)");
-  auto streams =
-      streams_.resolve(options.after, options.release, transfer->local->region().facts().gpu);
+  Status unsummed;
+  GpuUuid gpu{};  // of the first local region that is on one
+  transfer->for_each_pair([&](const TransferEndpoints& pair) {
+    const transport::Transport& carrier = *context_.transports[pair.transport];
+    if (options.checksum && !carrier.capabilities().checksums)
+      unsummed = refuse(Code::unsupported,
+                        std::string(carrier.name()) +
+                            " makes no checksums: leave out TransferOptions::checksum, or require "
+                            "a transport that makes them (docs/tcp.md)");
+    if (gpu == GpuUuid{}) gpu = pair.local->region().facts().gpu;
+  });
+  if (!unsummed.ok()) return unsummed;
+  auto streams = streams_.resolve(options.after, options.release, gpu);
   if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
   transfer->batches.hints = size.hints;
   transfer->batches.count = transfer->batches.plan().batches;
+  for (const PlannedPair& part : transfer->more) transfer->batches.count += part.plan->batches;
   transfer->streams.adopt(*streams);
   transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();
   transfer->ending.deadline = deadline_of(options, transfer->submitted);
-  if (!transfer->local->acquire())
+  if (!transfer->acquire_local())
     return refuse(Code::invalid_argument, "the local region was deregistered");
   const auto peer = peers_.find(transfer->peer);
   const Status status = peer == nullptr ? peers_.absent(transfer->peer) : peer->submit(transfer);
   if (!status.ok()) {
-    transfer->local->release();
+    transfer->release_local();
     return status;
   }
   context_.progress->expect();

@@ -36,6 +36,15 @@ class Submission {
                                     const RemoteRegion& remote) const;
   Submitted submit(std::uint64_t peer, Op op, const Region& local, const RemoteRegion& remote,
                    const Shape& shape, const TransferOptions& options) const;
+  /// A pair of regions of a submission that has several, and what is copied between them.
+  struct Pair {
+    const Region& local;
+    const RemoteRegion& remote;
+    const Shape& shape;
+  };
+  /// Submits one transfer between all pairs. Errors name the pair by its index.
+  Submitted submit(std::uint64_t peer, Op op, std::span<const Pair> pairs,
+                   const TransferOptions& options) const;
   /// Submits one write of `local` to each target. They run beside each other.
   std::vector<Submitted> write_to_all(const Region& local, std::span<const RemoteRegion> targets,
                                       const Shape& shape, const TransferOptions& options) const;

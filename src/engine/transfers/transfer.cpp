@@ -5,6 +5,41 @@
 
 namespace linkspan::engine {
 
+TransferState::NextBatch TransferState::next_batch() const noexcept {
+  if (batches.part == 0) return {*this, batches.plan(), batches.posted_of_part};
+  const PlannedPair& part = more[batches.part - 1];
+  return {part, *part.plan, batches.posted_of_part};
+}
+
+void TransferState::count_posted() noexcept {
+  const std::size_t of_part = next_batch().plan.batches;
+  ++batches.posted;
+  ++batches.in_flight;
+  if (++batches.posted_of_part < of_part) return;
+  batches.posted_of_part = 0;
+  ++batches.part;
+}
+
+bool TransferState::acquire_local() {
+  std::size_t acquired = 0;
+  bool all = true;
+  for_each_pair([&](const TransferEndpoints& pair) {
+    all = all && pair.local->acquire();
+    acquired += all ? 1 : 0;
+  });
+  if (all) return true;
+  for_each_pair([&](const TransferEndpoints& pair) {
+    if (acquired == 0) return;
+    --acquired;
+    pair.local->release();
+  });
+  return false;
+}
+
+void TransferState::release_local() {
+  for_each_pair([](const TransferEndpoints& pair) { pair.local->release(); });
+}
+
 transport::TransferHints hints_of(const TransferOptions& options) {
   using Kind = StreamOrder::Kind;
   const bool in_a_stream = options.after.kind != Kind::none || options.release.kind != Kind::none;

@@ -45,6 +45,11 @@ struct TransferEndpoints {
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
 };
 
+/// A pair of regions of a transfer that has several, beside the first.
+struct PlannedPair : TransferEndpoints {
+  std::shared_ptr<const Plan> plan;  // also of other pairs that are alike
+};
+
 /// A submission that was checked once and is posted any number of times.
 /// Threads: immutable after construction; destroyed without the peer's mutex.
 struct PreparedState : TransferEndpoints {
@@ -62,8 +67,9 @@ struct PreparedState : TransferEndpoints {
 struct TransferBatches {
   Plan own;
   std::shared_ptr<PreparedState> prepared;  // used instead of `own` until quiet; also handles'
-  std::size_t count = 0;                    // of the plan
+  std::size_t count = 0;                    // of the plans of all parts
   std::size_t posted = 0, in_flight = 0;
+  std::size_t part = 0, posted_of_part = 0;  // 0: the first pair of regions
   transport::TransferHints hints;
   transport::PathTaken path_taken;  // by the last batch, or by the copy of a two-sided transfer
 
@@ -107,12 +113,33 @@ struct CompletionEntry {
 };
 
 struct TransferState : TransferEndpoints {
+  /// A batch that is not posted yet.
+  struct NextBatch {
+    const TransferEndpoints& between;
+    const Plan& plan;
+    std::size_t index;  // in the plan
+  };
+
+  /// Requires that not all batches are posted.
+  NextBatch next_batch() const noexcept;
+  void count_posted() noexcept;  ///< Counts the batch of next_batch() as posted and in flight.
+  /// Calls `act(TransferEndpoints&)` for each pair of regions.
+  template <class Act>
+  void for_each_pair(Act act) {
+    act(*this);
+    for (PlannedPair& part : more) act(part);
+  }
+  /// Acquires all local regions. Returns false, and acquires none, if one was deregistered.
+  [[nodiscard]] bool acquire_local();
+  void release_local();
+
   std::uint64_t id = 0;
   std::uint64_t bytes =
       0;  // submitted; of a receive its capacity, and when quiet the bytes received
   base::Time submitted{};
   // Set for a two-sided transfer. Its plan stays empty: the copy is another transfer.
   std::unique_ptr<MessageState> message;
+  std::vector<PlannedPair> more;   // in the order of the user's list
   TransferState* whole = nullptr;  // set for such a copy: the two-sided transfer, which outlives it
   TransferBatches batches;
   TransferNotification notification;

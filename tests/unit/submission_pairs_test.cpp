@@ -1,0 +1,133 @@
+// Tests transfers between several pairs of regions.
+#include <cstring>
+#include <numeric>
+
+#include "tests/unit/engine_pair.hpp"
+
+namespace linkspan::engine {
+namespace submission_pairs_test {
+
+using namespace std::chrono_literals;
+using test::is, test::must, test::take;
+
+constexpr std::uint64_t kBytes = 64u << 10, kPage = 512;
+
+/// As many regions on each side, filled with what depends on the region and the place.
+class ManyPairs : public test::EnginePair, public ::testing::WithParamInterface<const char*> {
+ protected:
+  ManyPairs() : EnginePair(GetParam()) {}
+  void add(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      local_.push_back(take(near_.allocate_shared(kBytes)));
+      auto [region, remote] = share("layer/" + std::to_string(i), kBytes);
+      theirs_.push_back(region);
+      remote_.push_back(remote);
+      fill(local_[i], 2 * i);
+      fill(theirs_[i], 2 * i + 1);
+    }
+  }
+  static unsigned char value(std::size_t seed, std::uint64_t at) {
+    return static_cast<unsigned char>(at * 7 + at / 251 + seed * 31);
+  }
+  static unsigned char* data(const Region& region) {
+    return static_cast<unsigned char*>(region.data());
+  }
+  static void fill(const Region& region, std::size_t seed) {
+    for (std::uint64_t at = 0; at < kBytes; ++at) data(region)[at] = value(seed, at);
+  }
+  /// Expects the bytes of a region that were filled with `seed`, but for blocks from `other`.
+  static void expect(const Region& region, std::size_t seed, std::size_t other,
+                     std::span<const Block> written) {
+    std::vector<unsigned char> due(kBytes);
+    for (std::uint64_t at = 0; at < kBytes; ++at) due[at] = value(seed, at);
+    for (const Block& b : written)
+      for (std::uint64_t at = 0; at < b.bytes; ++at)
+        due[b.remote_offset + at] = value(other, b.local_offset + at);
+    EXPECT_EQ(std::memcmp(data(region), due.data(), kBytes), 0) << "seed " << seed;
+  }
+
+  std::vector<Region> local_, theirs_;
+  std::vector<RemoteRegion> remote_;
+};
+
+TEST_P(ManyPairs, MoveTheSamePages_AndNotifyBehindAll) {
+  add(60);
+  std::vector<std::uint32_t> ours(67), there(67);
+  std::iota(ours.begin(), ours.end(), 3);
+  std::iota(there.rbegin(), there.rend(), 20);
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    blocks.push_back({ours[i] * kPage, there[i] * kPage, kPage});
+  const Transfer moved =
+      take(to_far_.write(local_, remote_, Pages{kPage, 0, 0, ours, there},
+                         {.deadline = 10s, .notification = std::as_bytes(std::span("all", 3))}));
+  EXPECT_EQ(moved.bytes(), 60 * 67 * kPage);
+  const auto came = far_.notifications(10s);
+  ASSERT_EQ(came.size(), 1u);
+  for (std::size_t i = 0; i < local_.size(); ++i) expect(theirs_[i], 2 * i + 1, 2 * i, blocks);
+  EXPECT_TRUE(is(moved.wait(10s), Code::ok));
+  EXPECT_TRUE(far_.notifications().empty());
+
+  for (std::size_t i = 0; i < local_.size(); ++i) fill(theirs_[i], 2 * i + 1);
+  for (Block& each : blocks) std::swap(each.local_offset, each.remote_offset);
+  must(take(to_far_.read(local_, remote_, Pages{kPage, 0, 0, ours, there})).wait(10s));
+  for (std::size_t i = 0; i < local_.size(); ++i) expect(local_[i], 2 * i, 2 * i + 1, blocks);
+}
+
+TEST_P(ManyPairs, HaveShapesOfTheirOwn) {
+  add(3);
+  const Block first[] = {{1, 2, 1001}}, second[] = {{0, 0, 7}, {9, 4000, 40000}};
+  const Strides third{.bytes = 3,
+                      .local_base = 5,
+                      .remote_base = 1,
+                      .levels = {{{.count = 4, .local_step = 100, .remote_step = 200}}}};
+  const TransferPart parts[] = {{local_[0], remote_[2], first},
+                                {local_[1], remote_[0], second},
+                                {local_[1], remote_[1], third}};
+  const Transfer moved = take(to_far_.write(parts));
+  must(moved.wait(10s));
+  EXPECT_EQ(moved.bytes(), 1001u + 40007 + 12);
+  expect(theirs_[2], 5, 0, first);
+  expect(theirs_[0], 1, 2, second);
+  std::vector<Block> blocks;
+  for (std::uint64_t i = 0; i < 4; ++i) blocks.push_back({5 + 100 * i, 1 + 200 * i, 3});
+  expect(theirs_[1], 3, 2, blocks);
+}
+
+TEST_P(ManyPairs, OfWhichOneIsWrongMoveNothing) {
+  add(3);
+  const Block all[] = {{0, 0, kBytes}}, beyond[] = {{1, 0, kBytes}};
+  const auto refused = [&](std::span<const TransferPart> parts) {
+    return to_far_.write(parts).status();
+  };
+  const TransferPart late[] = {
+      {local_[0], remote_[0], all}, {local_[1], remote_[1], all}, {local_[2], remote_[2], beyond}};
+  EXPECT_TRUE(is(refused(late), Code::invalid_argument, "pair 2: "));
+  const TransferPart none[] = {{local_[0], remote_[0], all}, {local_[1], {}, all}};
+  EXPECT_TRUE(is(refused(none), Code::invalid_argument, "pair 1: no remote region"));
+  const auto read_only = share("read only", kBytes, {.read = true});
+  const TransferPart denied[] = {{local_[0], read_only.second, all}, {local_[1], remote_[1], all}};
+  EXPECT_EQ(refused(denied).code(), Code::permission_denied);
+  EXPECT_TRUE(is(refused({}), Code::invalid_argument, "no pair of regions"));
+  EXPECT_TRUE(is(to_far_.write(std::span(local_).first(2), remote_, all).status(),
+                 Code::invalid_argument, "2 local regions and 3 of the peer"));
+  for (std::size_t i = 0; i < 3; ++i) expect(theirs_[i], 2 * i + 1, 0, {});
+  for (const Region& each : local_) must(near_.deregister(each, 10s));
+}
+
+TEST_P(ManyPairs, KeepNoRegion_OnceTheyAreQuiet) {
+  add(2);
+  const Block all[] = {{0, 0, kBytes}};
+  must(take(to_far_.write(local_, remote_, all)).wait(10s));
+  remote_.clear();
+  for (const Region& each : theirs_) must(far_.deregister(each, 10s));
+  const Region gone = local_[1];
+  must(near_.deregister(gone, 10s));
+  EXPECT_TRUE(is(to_far_.write(local_, remote_, all).status(), Code::invalid_argument));
+}
+
+INSTANTIATE_TEST_SUITE_P(By, ManyPairs, ::testing::Values("", "tcp:127.0.0.1:0"),
+                         [](const auto& param) { return *param.param == 0 ? "local" : "tcp"; });
+
+}  // namespace submission_pairs_test
+}  // namespace linkspan::engine
