@@ -59,6 +59,8 @@ class Registration {
   [[nodiscard]] bool acquire() const noexcept;
   void release() const noexcept;
   std::uint32_t users() const noexcept { return users_.load() & ~kRetired; }
+  /// Returns true after Registry::remove().
+  bool removed() const noexcept { return (users_.load() & kRetired) != 0; }
 
  private:
   friend class Registry;

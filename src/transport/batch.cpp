@@ -214,6 +214,14 @@ std::vector<Block> blocks_of(const Pages& p) {
   return blocks;
 }
 
+Status check_block(const Block& b, std::uint64_t here, std::uint64_t there) {
+  if (!fits(b.local_offset, b.bytes, here))
+    return bad(text(b) + " leaves the local region of " + std::to_string(here) + " bytes");
+  if (!fits(b.remote_offset, b.bytes, there))
+    return bad(text(b) + " leaves the remote region of " + std::to_string(there) + " bytes");
+  return {};
+}
+
 Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint64_t here,
                                           std::uint64_t there, const Capabilities& limits) {
   if (list.size() > limits.max_batch_blocks)
@@ -222,10 +230,7 @@ Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint
   blocks.reserve(list.size());
   std::uint64_t left = limits.max_batch_bytes;
   for (const Block& b : list) {
-    if (!fits(b.local_offset, b.bytes, here))
-      return bad(text(b) + " leaves the local region of " + std::to_string(here) + " bytes");
-    if (!fits(b.remote_offset, b.bytes, there))
-      return bad(text(b) + " leaves the remote region of " + std::to_string(there) + " bytes");
+    if (Status status = check_block(b, here, there); !status.ok()) return status;
     if (b.bytes > left) return too_large(limits.max_batch_bytes);
     left -= b.bytes;
     if (b.bytes == 0) continue;

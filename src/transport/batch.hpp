@@ -12,10 +12,14 @@
 
 namespace linkspan::transport {
 
+/// Returns invalid_argument if the block leaves a region of `here` or `there` bytes, also if a sum
+/// overflows.
+Status check_block(const Block& block, std::uint64_t here, std::uint64_t there);
+
 /// Returns the list without empty blocks, with neighbours joined that continue each other on both
 /// sides. Each block lies within regions of `here` and `there` bytes.
-/// invalid_argument names the first wrong block: it leaves a region (also if a sum overflows), or
-/// there are more blocks or bytes than `limits` allow.
+/// invalid_argument names the first wrong block, or that there are more blocks or bytes than
+/// `limits` allow.
 Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint64_t here,
                                           std::uint64_t there, const Capabilities& limits);
 

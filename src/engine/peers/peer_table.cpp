@@ -27,6 +27,14 @@ std::shared_ptr<PeerScheduler> PeerTable::find(std::uint64_t peer) const {
   return found == peers_.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<PeerScheduler> PeerTable::find_active(std::uint64_t peer) {
+  const base::MutexLock lock(mutex_);
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return nullptr;
+  add_to_active(found->second);
+  return found->second;
+}
+
 std::vector<std::shared_ptr<PeerScheduler>> PeerTable::all() const {
   std::vector<std::shared_ptr<PeerScheduler>> all;
   const base::MutexLock lock(mutex_);
@@ -54,9 +62,12 @@ Status PeerTable::absent(std::uint64_t peer) const {
 
 void PeerTable::activate(PeerScheduler& peer) noexcept {
   const base::MutexLock lock(mutex_);
-  const auto found = peers_.find(peer.id());
-  if (found == peers_.end() || peer.active.exchange(true)) return;
-  active_.push_back(found->second);
+  if (const auto found = peers_.find(peer.id()); found != peers_.end())
+    add_to_active(found->second);
+}
+
+void PeerTable::add_to_active(const std::shared_ptr<PeerScheduler>& peer) noexcept {
+  if (!peer->active.exchange(true)) active_.push_back(peer);
 }
 
 /// Removes an idle peer from the list of active ones. Adds it again and returns false if it got

@@ -25,6 +25,8 @@ class PeerTable final : public SchedulerEvents {
   void add(const std::shared_ptr<PeerScheduler>& peer) LINKSPAN_EXCLUDES(mutex_);
   /// Returns null if there is no such peer, or it is gone and forgotten.
   std::shared_ptr<PeerScheduler> find(std::uint64_t peer) const LINKSPAN_EXCLUDES(mutex_);
+  /// Does the same for a caller that gives the peer work, and activates it.
+  std::shared_ptr<PeerScheduler> find_active(std::uint64_t peer) LINKSPAN_EXCLUDES(mutex_);
   std::vector<std::shared_ptr<PeerScheduler>> all() const LINKSPAN_EXCLUDES(mutex_);
   /// Returns the Session of a peer, or null if it is gone or is being closed by this side.
   std::shared_ptr<control::Session> session_of(std::uint64_t peer) const LINKSPAN_EXCLUDES(mutex_);
@@ -66,6 +68,7 @@ class PeerTable final : public SchedulerEvents {
  private:
   static constexpr Duration kIdleCheck = std::chrono::seconds(1);
 
+  void add_to_active(const std::shared_ptr<PeerScheduler>& peer) noexcept LINKSPAN_REQUIRES(mutex_);
   std::shared_ptr<PeerScheduler> active_at(std::size_t index) const LINKSPAN_EXCLUDES(mutex_);
   std::size_t active_count() const LINKSPAN_EXCLUDES(mutex_);
   bool deactivate(PeerScheduler& peer) LINKSPAN_EXCLUDES(mutex_);

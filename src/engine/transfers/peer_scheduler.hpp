@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <set>
 #include <string>
@@ -251,7 +252,10 @@ class PeerScheduler final : private RendezvousHost {
     base::Time since = base::Clock::steady().now();
   } status_ LINKSPAN_GUARDED_BY(mutex_);
   // Transfers that are not quiet, by id; also of handles, which wait for `quiet`.
-  std::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_ LINKSPAN_GUARDED_BY(mutex_);
+  // The pool keeps the nodes of those that have ended for those to come.
+  std::pmr::unsynchronized_pool_resource pool_ LINKSPAN_GUARDED_BY(mutex_);
+  std::pmr::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_
+      LINKSPAN_GUARDED_BY(mutex_){&pool_};
   // Those of which not all batches are posted. `sweep_`: some of them were stopped.
   std::deque<std::shared_ptr<TransferState>> queue_ LINKSPAN_GUARDED_BY(mutex_);
   bool sweep_ LINKSPAN_GUARDED_BY(mutex_) = false;

@@ -10,6 +10,8 @@
 namespace linkspan::engine {
 namespace {
 
+constexpr const char* kNotRegistered = "the local region is not registered in this Engine";
+
 std::uint64_t bytes_there(const TransferEndpoints& between) {
   return std::min(between.remote->bytes, between.remote->mappings[between.transport]->bytes());
 }
@@ -67,20 +69,20 @@ Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const R
   if (transport == imported.mappings.size())
     return refuse(Code::unreachable, "no transport reaches \"" + imported.name + "\"");
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
-  auto found = registered(HandleAccess::registration(local)->id());
-  if (!found.ok()) return found.status();
+  const auto& registration = HandleAccess::registration(local);
+  if (registration->id().incarnation != context_.identity.incarnation || registration->removed())
+    return refuse(Code::invalid_argument, kNotRegistered);
   return TransferEndpoints{.peer = peer,
                            .op = op,
                            .transport = transport,
-                           .local = *std::move(found),
+                           .local = registration,
                            .remote = HandleAccess::imported(remote)};
 }
 
 Result<std::shared_ptr<const memory::Registration>> Submission::registered(
     const memory::RegionId& id) const {
   if (auto found = context_.registry->find(id)) return found;
-  return Status(Code::invalid_argument, Scope::request,
-                "the local region is not registered in this Engine");
+  return Status(Code::invalid_argument, Scope::request, kNotRegistered);
 }
 
 /// Checks the shape against both regions and plans its batches.
@@ -116,9 +118,13 @@ Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
     if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
       return status;
     planned = {make_plan(*strides, limits), transport::summary_of(transport::merged(*strides))};
+  } else if (const auto list = std::get<std::span<const Block>>(shape); list.size() == 1) {
+    const Block& b = list.front();
+    if (Status status = transport::check_block(b, here, there); !status.ok()) return status;
+    const Strides one{b.bytes, b.local_offset, b.remote_offset};  // which takes no list
+    planned = {make_plan(one, limits), transport::summary_of(one)};
   } else {
-    auto blocks =
-        transport::checked_blocks(std::get<std::span<const Block>>(shape), here, there, kAnySize);
+    auto blocks = transport::checked_blocks(list, here, there, kAnySize);
     if (!blocks.ok()) return blocks.status();
     planned.size = transport::summary_of(*blocks);
     planned.plan = make_plan(*std::move(blocks), limits);
@@ -253,7 +259,7 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
   transfer->ending.deadline = deadline_of(options, transfer->submitted);
   if (!transfer->acquire_local())
     return refuse(Code::invalid_argument, "the local region was deregistered");
-  const auto peer = peers_.find(transfer->peer);
+  const auto peer = peers_.find_active(transfer->peer);
   const Status status = peer == nullptr ? peers_.absent(transfer->peer) : peer->submit(transfer);
   if (!status.ok()) {
     transfer->release_local();

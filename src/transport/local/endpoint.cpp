@@ -50,7 +50,8 @@ Status LocalEndpoint::ready() const {
 Status LocalEndpoint::post(const Batch& batch) {
   const base::MutexLock lock(transport_.copiers.mutex);
   if (Status status = ready(); !status.ok()) return status;
-  const auto& memory = static_cast<const LocalMapping&>(*batch.remote).memory();
+  const auto& mapping = static_cast<const LocalMapping&>(*batch.remote);
+  const auto& memory = mapping.memory();
   if (memory->key().id.incarnation != peer_.incarnation)
     return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
   const Permissions allowed = memory->key().peers;
@@ -69,11 +70,12 @@ Status LocalEndpoint::post(const Batch& batch) {
   if (!memory->alive())
     return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
-  const auto local = transport_.published(batch.local->facts().id.serial);
-  if (local == nullptr || local->region != batch.local)  // a region of another Engine
+  LocalPath& path = mapping.last_path();
+  const auto local = transport_.update(path, *batch.local, *memory);
+  if (local == nullptr)
     return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
-  LocalInflightBatch& inflight = inflight_.emplace_back();
+  LocalInflightBatch& inflight = add_inflight();
   inflight.id = batch.cookie;
   inflight.op = batch.op;
   inflight.remote = memory;
@@ -81,8 +83,9 @@ Status LocalEndpoint::post(const Batch& batch) {
   inflight.kept = static_cast<const PinnedPages*>(batch.kept);
   inflight.first = batch.first;
   inflight.ctas = batch.hints.ctas;
-  if (Status status = begin(inflight, *local, *std::move(shape), batch.streams); !status.ok()) {
-    inflight_.pop_back();
+  if (Status status = begin(inflight, *local, path, *std::move(shape), batch.streams);
+      !status.ok()) {
+    remove_inflight(std::prev(inflight_.end()));
     return status;
   }
   inflight.reported_path = batch.path_taken;
@@ -91,10 +94,30 @@ Status LocalEndpoint::post(const Batch& batch) {
   return {};
 }
 
+LocalEndpoint::LocalInflightBatch& LocalEndpoint::add_inflight() {
+  if (unused_.empty()) return inflight_.emplace_back();
+  inflight_.splice(inflight_.end(), unused_, unused_.begin());
+  return inflight_.back();
+}
+
+std::list<LocalEndpoint::LocalInflightBatch>::iterator LocalEndpoint::remove_inflight(
+    std::list<LocalInflightBatch>::iterator ended) {
+  constexpr std::size_t kMostUnused = 16, kMostPieces = 64;
+  if (unused_.size() == kMostUnused) return inflight_.erase(ended);
+  const auto next = std::next(ended);
+  std::vector<copy::Piece> pieces = std::move(ended->pieces);
+  pieces.clear();
+  *ended = {};
+  if (pieces.capacity() <= kMostPieces) ended->pieces = std::move(pieces);
+  unused_.splice(unused_.begin(), inflight_, ended);
+  return next;
+}
+
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes
 /// pages as they are; other copiers get blocks.
 Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion& local,
-                            CheckedShape shape, const StreamDependencies& streams) {
+                            const LocalPath& path, CheckedShape shape,
+                            const StreamDependencies& streams) {
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   };
@@ -104,7 +127,7 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     return {};
   }
   const ImportedMemory& remote = *inflight.remote;
-  const RouteFacts f = facts(inflight.op, local, remote, shape.size, inflight.for_peer);
+  const RouteFacts f = facts(inflight.op, local, remote, path, shape.size, inflight.for_peer);
   const Route chosen = route(f);
   const bool resident = chosen.method == copy::Method::resident;
   const bool by_gpu =
@@ -143,23 +166,14 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   inflight.method = chosen.method;
   inflight.mapped = f.mapped;
   inflight.link = f.link;
-  std::uint64_t there = remote.host_address();
-  const bool gpu = on_gpu(f.local) || on_gpu(f.remote);
-  if (gpu) {
-    inflight.device = own_device(local);
-    if (on_gpu(f.remote)) {
-      const auto view = remote.view(inflight.device);
-      there = view->address;
-      inflight.device = view->device;
-    }
-  }
+  inflight.device = path.device;
+  std::uint64_t there = on_gpu(f.remote) ? path.remote_address : remote.host_address();
   if (chosen.method == copy::Method::cross_process) there = remote.key().address;
   inflight.copier = transport_.copiers.cpu.get();
   if (by_gpu) {
-    const GpuCopiers* const copiers = transport_.gpu_copiers(inflight.device);
     inflight.copier = nullptr;
-    if (copiers != nullptr && resident) inflight.copier = copiers->resident.get();
-    if (copiers != nullptr && !resident) inflight.copier = copiers->usual.get();
+    if (path.copiers != nullptr && resident) inflight.copier = path.copiers->resident.get();
+    if (path.copiers != nullptr && !resident) inflight.copier = path.copiers->usual.get();
   }
   if (inflight.copier == nullptr)
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};

@@ -149,10 +149,14 @@ class LocalEndpoint final : public Endpoint {
   };
 
   RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
-                   BatchSummary shape, bool for_peer) const;
+                   const LocalPath& path, BatchSummary shape, bool for_peer) const;
   Status ready() const;
-  Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, CheckedShape shape,
-               const StreamDependencies& streams);
+  LocalInflightBatch& add_inflight();
+  /// Removes an entry of inflight_, and returns the next one.
+  std::list<LocalInflightBatch>::iterator remove_inflight(
+      std::list<LocalInflightBatch>::iterator ended);
+  Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
+               CheckedShape shape, const StreamDependencies& streams);
   void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
              std::span<const Block> blocks);
   void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
@@ -206,6 +210,7 @@ class LocalEndpoint final : public Endpoint {
   bool serves_ = true, closed_ = false, terminated_ = false;
   base::Time last_request_due_{};  // the peer runs requests one after the other
   std::list<LocalInflightBatch> inflight_;
+  std::list<LocalInflightBatch> unused_;  // so that few batches in flight allocate nothing
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
   std::uint64_t last_request_id_ = 0;
   // By GPU; null: host memory.

@@ -47,8 +47,9 @@ void LocalEndpoint::start_bounce(LocalInflightBatch& inflight, const Route& chos
 /// excludes the failed kind.
 void LocalEndpoint::reroute_bounce(LocalInflightBatch& inflight, const Status& why) {
   release_completion_flag(inflight);
-  const RouteFacts f =
-      facts(inflight.op, *inflight.target, *inflight.remote, summary_of(inflight.blocks), false);
+  const LocalPath path = transport_.find_path(*inflight.target, *inflight.remote);
+  const RouteFacts f = facts(inflight.op, *inflight.target, *inflight.remote, path,
+                             summary_of(inflight.blocks), false);
   if (const Route chosen = route(f); chosen.where == Route::Where::both)
     return start_bounce(inflight, chosen);
   inflight.end = Status(Code::unreachable, Scope::request, why.what());
@@ -93,7 +94,7 @@ void LocalEndpoint::add_steps(LocalInflightBatch& parent) {
 
 void LocalEndpoint::add_step(LocalInflightBatch& parent, unsigned chunk) {
   BouncedBatch& bounced = *parent.bounced;
-  LocalInflightBatch& step = inflight_.emplace_back();
+  LocalInflightBatch& step = add_inflight();
   step.parent = &parent;
   step.chunk = chunk;
   step.state = BatchState::starting_phase;

@@ -6,10 +6,10 @@
 namespace linkspan::transport::local {
 
 RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
-                                BatchSummary shape, bool for_peer) const {
+                                const LocalPath& path, BatchSummary shape, bool for_peer) const {
   const MemoryKind ours = local.key.kind, theirs = remote.key().kind;
   RouteFacts f{.local = ours, .remote = theirs};
-  f.mapped = remote.mapped();
+  f.mapped = path.mapped;
   f.local_dma = local.dma();
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
   f.cross_process = cross_process().ok() && remote.key().address != 0 && !on_gpu(theirs);
@@ -26,11 +26,10 @@ RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const Impor
   const bool kernels = shape.hints.ctas != 0;
   if (!kernels) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
   if (f.mapped == Mapped::nothing) {
-    const GpuCopiers* const own = transport_.gpu_copiers(own_device(local));
-    f.own_kernel = kernels && own != nullptr && own->usual->has_kernel();
+    f.own_kernel = kernels && path.copiers != nullptr && path.copiers->usual->has_kernel();
     return f;
   }
-  const GpuCopiers* const copiers = transport_.copiers_between(local, remote);
+  const GpuCopiers* const copiers = path.copiers;
   if (copiers == nullptr) return f;
   const copy::GpuCopier& copier = *copiers->usual;
   f.kernel = kernels && copier.has_kernel();
@@ -52,7 +51,7 @@ Explanation LocalEndpoint::explain(Op op, const memory::Region& local, const Map
   const auto& memory = static_cast<const LocalMapping&>(remote).memory();
   if (ours == nullptr || ours->region != &local)
     return {.path = {}, .executor = {}, .reason = "the region is not registered", .refused = {}};
-  RouteFacts f = facts(op, *ours, *memory, shape, false);
+  RouteFacts f = facts(op, *ours, *memory, transport_.find_path(*ours, *memory), shape, false);
   const std::string why = memory->why_not_mapped();
   f.why_not_mapped = why;
   const std::string no_cross = memory->key().address == 0

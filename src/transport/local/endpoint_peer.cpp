@@ -88,8 +88,10 @@ void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
     const std::span<const Block> list(inflight.blocks);
     auto shape =
         check_shape(list, inflight.target->key.bytes, inflight.remote->key().bytes, limits);
-    Status status =
-        shape.ok() ? begin(inflight, *inflight.target, *std::move(shape), {}) : shape.status();
+    Status status = shape.ok() ? begin(inflight, *inflight.target,
+                                       transport_.find_path(*inflight.target, *inflight.remote),
+                                       *std::move(shape), {})
+                               : shape.status();
     if (status.ok()) return;
     if (status.code() == Code::no_resource) {
       inflight.pieces.clear();

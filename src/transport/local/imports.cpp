@@ -26,19 +26,25 @@ void LocalTransport::report_closed(const memory::RegionId& id) {
 bool LocalTransport::unmap(const memory::RegionId& id) {
   ImportTable::Imports used;  // released after the lock
   const base::MutexLock lock(mutex_);
-  return imports_.unmap(id, used, [this](std::uint64_t number, ImportTable::GpuMappings mappings) {
-    close([this, number, mappings = std::move(mappings)]() mutable {
-      mappings = {};
-      const base::MutexLock closed(mutex_);
-      if (const auto region = imports_.set_closed(number)) report_closed(*region);
-    });
-  });
+  const bool all =
+      imports_.unmap(id, used, [this](std::uint64_t number, ImportTable::GpuMappings mappings) {
+        close([this, number, mappings = std::move(mappings)]() mutable {
+          mappings = {};
+          const base::MutexLock closed(mutex_);
+          if (const auto region = imports_.set_closed(number)) report_closed(*region);
+        });
+      });
+  ++epoch_;
+  return all;
 }
 
 void LocalTransport::unmap(const Mapping& mapping) {
   const std::shared_ptr<ImportedMemory> memory = static_cast<const LocalMapping&>(mapping).memory();
   // Two owners are the Mapping and `memory`; a window's kernels would be a third.
-  if (memory.use_count() <= 2) close([mappings = memory->unmap()]() mutable { mappings = {}; });
+  if (memory.use_count() > 2) return;
+  auto unmapped = memory->unmap();
+  ++epoch_;
+  close([mappings = std::move(unmapped)]() mutable { mappings = {}; });
 }
 
 Result<std::unique_ptr<Mapping>> LocalTransport::import_key(RemoteKey key,

@@ -81,6 +81,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration)};
     imported = imports_.all();
   }
+  ++epoch_;
   if (const GpuCopiers* const ours = gpu_copiers(*device); ours->calibration != nullptr)
     off_the_lock([ours] {
       for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
@@ -93,6 +94,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     if (memory->host() != nullptr) (void)memory->host()->pin(**device);
     if (memory->wants_view(**device)) (void)mappings_.add_view(*memory, **device, deadline);
   }
+  ++epoch_;
   return device;
 }
 
@@ -139,12 +141,16 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
 
 Status LocalTransport::retract(const memory::Region& region, bool revoke_immediately) {
   const base::MutexLock lock(mutex_);
-  return published_.retract(region.facts().id.serial, revoke_immediately, endpoints_);
+  Status status = published_.retract(region.facts().id.serial, revoke_immediately, endpoints_);
+  ++epoch_;
+  return status;
 }
 
 Status LocalTransport::forget(const memory::Region& region) {
   const base::MutexLock lock(mutex_);
-  return published_.forget(region.facts().id.serial);
+  Status status = published_.forget(region.facts().id.serial);
+  ++epoch_;
+  return status;
 }
 
 void LocalTransport::acknowledged(const LocalEndpoint& endpoint, std::uint64_t serial) {
@@ -204,17 +210,32 @@ const GpuCopiers* LocalTransport::gpu_copiers(const cuda::Device* device) const 
   return found == gpu_copiers_.end() ? nullptr : &found->second;
 }
 
-const GpuCopiers* LocalTransport::copiers_between(const PublishedRegion& local,
-                                                  const ImportedMemory& remote) const {
-  const cuda::Device* device =
-      local.key.kind == MemoryKind::device ? options_.topology->active(local.key.gpu) : nullptr;
-  if (remote.key().kind == MemoryKind::device) {
-    const auto view = remote.view(device);
-    device = view ? view->device : nullptr;
-  } else if (remote.mapped() == Mapped::nothing) {
-    return nullptr;
-  }
-  return device == nullptr ? nullptr : gpu_copiers(device);
+LocalPath LocalTransport::find_path(const PublishedRegion& local,
+                                    const ImportedMemory& remote) const {
+  LocalPath path;
+  path.mapped = remote.mapped();
+  if (on_gpu(local.key.kind)) path.device = options_.topology->active(local.key.gpu);
+  if (on_gpu(remote.key().kind))
+    if (const auto view = remote.view(path.device)) {
+      path.device = view->device;
+      path.remote_address = view->address;
+    }
+  if (path.device != nullptr) path.copiers = gpu_copiers(path.device);
+  return path;
+}
+
+std::shared_ptr<PublishedRegion> LocalTransport::update(LocalPath& path,
+                                                        const memory::Region& local,
+                                                        const ImportedMemory& remote) const {
+  const std::uint64_t epoch = epoch_;  // before the look-ups, so that a change meanwhile shows
+  if (path.epoch == epoch)
+    if (auto same = path.local.lock(); same != nullptr && same->region == &local) return same;
+  auto found = published(local.facts().id.serial);
+  if (found == nullptr || found->region != &local) return nullptr;  // a region of another Engine
+  path = find_path(*found, remote);
+  path.local = found;
+  path.epoch = epoch;
+  return found;
 }
 
 Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Region& local,
@@ -223,9 +244,11 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   std::unique_ptr<KeptPages> kept;
   const auto ours = published(local.facts().id.serial);
   if (ours == nullptr || pages.local_index.empty()) return kept;
-  const auto* gpu = copiers_between(*ours, *static_cast<const LocalMapping&>(remote).memory());
-  if (gpu == nullptr || !gpu->usual->has_kernel()) return kept;
-  const auto scope = gpu->usual->device().enter();
+  const LocalPath path = find_path(*ours, *static_cast<const LocalMapping&>(remote).memory());
+  if (path.mapped == Mapped::nothing || path.copiers == nullptr ||
+      !path.copiers->usual->has_kernel())
+    return kept;
+  const auto scope = path.device->enter();
   if (!scope.ok()) return scope.status();
   auto memory = cuda::PinnedBuffer::create(
       *scope, pages.local_index.size_bytes() + pages.remote_index.size_bytes());

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -119,10 +120,14 @@ class LocalTransport final : public Transport {
   std::shared_ptr<PublishedRegion> published(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   /// Returns null if that GPU is not up.
   const GpuCopiers* gpu_copiers(const cuda::Device* device) const LINKSPAN_EXCLUDES(mutex_);
-  /// Any thread. Returns the copiers of the GPU that copies between two mapped memories; null if
-  /// neither is GPU memory.
-  const GpuCopiers* copiers_between(const PublishedRegion& local,
-                                    const ImportedMemory& remote) const LINKSPAN_EXCLUDES(mutex_);
+  /// Any thread. Finds what copies between the two, with several look-ups.
+  LocalPath find_path(const PublishedRegion& local, const ImportedMemory& remote) const
+      LINKSPAN_EXCLUDES(mutex_);
+  /// Makes the path that of these two regions; costs no look-up if it is already. Returns the local
+  /// one, or null if it is not published or retracted.
+  std::shared_ptr<PublishedRegion> update(LocalPath& path, const memory::Region& local,
+                                          const ImportedMemory& remote) const
+      LINKSPAN_EXCLUDES(mutex_);
   cuda::Topology* topology() const noexcept { return options_.topology; }
   memory::Registry* registry() const noexcept { return options_.registry; }
   /// Records that the peer no longer maps our region; `serial` 0: none of our regions. Costs one
@@ -163,6 +168,7 @@ class LocalTransport final : public Transport {
   const LocalOptions options_;
   std::array<std::byte, 16> proof_{};
   MappingCache mappings_;
+  std::atomic<std::uint64_t> epoch_{1};  // of LocalPaths; raised after what makes them untrue
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;

@@ -22,6 +22,7 @@
 #include "memory/import_cache.hpp"
 #include "transport/local/import_budget.hpp"
 #include "transport/local/key.hpp"
+#include "transport/local/local_path.hpp"
 #include "transport/local/region_liveness.hpp"
 #include "transport/local/route.hpp"
 #include "transport/transport.hpp"
@@ -125,9 +126,12 @@ class LocalMapping final : public Mapping {
   Permissions permissions() const noexcept override { return memory_->key().peers; }
   bool alive() const noexcept override { return memory_->alive(); }
   const std::shared_ptr<ImportedMemory>& memory() const noexcept { return memory_; }
+  /// Returns the path of the last batch, for LocalTransport::update().
+  LocalPath& last_path() const noexcept { return last_path_; }
 
  private:
   std::shared_ptr<ImportedMemory> memory_;  // other owners: batches in flight, bring_up()
+  mutable LocalPath last_path_;             // under SharedCopiers::mutex
 };
 
 }  // namespace linkspan::transport::local
