@@ -134,6 +134,10 @@ endif()
 set_source_files_properties(tests/unit/unpack_kernel_test.cpp PROPERTIES
   COMPILE_OPTIONS -Wno-unknown-pragmas)  # a kernel's #pragma unroll
 linkspan_gtest(conformance tests/conformance cpu simulated SANITIZED_PARTS 3)
+if(TARGET linkspan_conformance)
+  target_link_options(linkspan_conformance PRIVATE  # write_cost_test.cpp
+    -Wl,--wrap=pthread_mutex_lock,--wrap=_Znwm,--wrap=_ZnwmSt11align_val_t)
+endif()
 add_dependencies(linkspan_conformance ${nccl_net_plugins})  # likewise
 # The tcp transport's part of it between two hosts with a bad cable (tests/support/network.hpp).
 if(preset STREQUAL "release" AND TARGET fake_cuda)

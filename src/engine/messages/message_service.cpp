@@ -27,7 +27,8 @@ Result<std::shared_ptr<TransferState>> MessageService::submit(std::uint64_t peer
   if (options.require.size() > kMaxRequire)
     return refuse(Code::invalid_argument, "a required path of over 256 characters");
 
-  auto transfer = std::make_shared<TransferState>();  // also the PeerScheduler's until it is quiet
+  auto transfer =
+      base::make_recycled<TransferState>();  // also the PeerScheduler's until it is quiet
   transfer->peer = peer;
   transfer->bytes = bytes;
   transfer->message = std::make_unique<MessageState>();

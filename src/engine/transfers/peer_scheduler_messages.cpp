@@ -78,7 +78,7 @@ Status PeerScheduler::copy(TransferState& whole) {
   const Op op = x.sends ? Op::write : Op::read;
   const auto transport = transport_for(x, op, block.bytes);
   if (!transport.ok()) return transport.status();
-  auto copy = std::make_shared<TransferState>();  // shared as every transfer is
+  auto copy = base::make_recycled<TransferState>();  // shared as every transfer is
   copy->peer = whole.peer;
   copy->op = op;
   copy->bytes = block.bytes;

@@ -10,8 +10,6 @@
 namespace linkspan::engine {
 namespace {
 
-constexpr const char* kNotRegistered = "the local region is not registered in this Engine";
-
 std::uint64_t bytes_there(const TransferEndpoints& between) {
   return std::min(between.remote->bytes, between.remote->mappings[between.transport]->bytes());
 }
@@ -71,7 +69,7 @@ Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const R
   if (!local.valid()) return refuse(Code::invalid_argument, "no local region was given");
   const auto& registration = HandleAccess::registration(local);
   if (registration->id().incarnation != context_.identity.incarnation || registration->removed())
-    return refuse(Code::invalid_argument, kNotRegistered);
+    return not_registered();
   return TransferEndpoints{.peer = peer,
                            .op = op,
                            .transport = transport,
@@ -79,10 +77,9 @@ Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const R
                            .remote = HandleAccess::imported(remote)};
 }
 
-Result<std::shared_ptr<const memory::Registration>> Submission::registered(
-    const memory::RegionId& id) const {
-  if (auto found = context_.registry->find(id)) return found;
-  return Status(Code::invalid_argument, Scope::request, kNotRegistered);
+Status Submission::not_registered() {
+  return {Code::invalid_argument, Scope::request,
+          "the local region is not registered in this Engine"};
 }
 
 /// Checks the shape against both regions and plans its batches.
@@ -180,7 +177,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, const Region
   if (!between.ok()) return between.status();
   auto planned = plan(*between, shape, options);
   if (!planned.ok()) return planned.status();
-  auto transfer = std::make_shared<TransferState>();
+  auto transfer = base::make_recycled<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
   transfer->batches.own = std::move(planned->plan);
   return released(start(std::move(transfer), planned->size, options));
@@ -206,7 +203,7 @@ std::vector<Submission::Submitted> Submission::write_to_all(const Region& local,
       if (!planned.ok()) return planned.status();
       fits.emplace(Fits{between->transport, bytes, *std::move(planned)});
     }
-    auto transfer = std::make_shared<TransferState>();
+    auto transfer = base::make_recycled<TransferState>();
     static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
     transfer->batches.own = fits->planned.plan;
     auto started = start(std::move(transfer), fits->planned.size, options);
@@ -308,11 +305,11 @@ void Submission::release_stream(TransferState& transfer, ResolvedStreams& stream
 Submission::Submitted Submission::copy(std::uint64_t peer, Op op, const memory::RegionId& local,
                                        const std::shared_ptr<ImportedRegion>& remote,
                                        std::size_t transport, const Block& block) const {
-  auto found = registered(local);
-  if (!found.ok()) return found.status();
-  auto transfer = std::make_shared<TransferState>();
+  auto found = context_.registry->find(local);
+  if (found == nullptr) return not_registered();
+  auto transfer = base::make_recycled<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = {
-      .peer = peer, .op = op, .transport = transport, .local = *std::move(found), .remote = remote};
+      .peer = peer, .op = op, .transport = transport, .local = std::move(found), .remote = remote};
   auto planned = plan(*transfer, std::span(&block, 1));
   if (!planned.ok()) return planned.status();
   transfer->batches.own = std::move(planned->plan);

@@ -77,7 +77,7 @@ class Submission {
     ResolvedStreams streams;
   };
 
-  Result<std::shared_ptr<const memory::Registration>> registered(const memory::RegionId& id) const;
+  static Status not_registered();
   Result<Planned> plan(const TransferEndpoints& between, const Shape& shape) const;
   Result<Planned> plan(TransferEndpoints& between, const Shape& shape,
                        const TransferOptions& options) const;

@@ -34,7 +34,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, std::span<co
   if (pairs.size() > kMaxPairs)
     return refuse(std::to_string(pairs.size()) + " pairs of regions in one transfer; at most " +
                   std::to_string(kMaxPairs));
-  auto transfer = std::make_shared<TransferState>();
+  auto transfer = base::make_recycled<TransferState>();
   transfer->more.reserve(pairs.size() - 1);
   transport::BatchSummary total, size;  // of all pairs; of one
   std::shared_ptr<const Plan> plan;     // of the pair before, unless that is the first

@@ -38,7 +38,7 @@ Result<std::shared_ptr<PreparedState>> Submission::prepare(std::uint64_t peer, O
     if (!kept.ok()) return kept.status();
     state->kept = *std::move(kept);
   }
-  state->region = state->local->id();
+  state->region = state->local;
   state->local = nullptr;
   return state;
 }
@@ -46,11 +46,11 @@ Result<std::shared_ptr<PreparedState>> Submission::prepare(std::uint64_t peer, O
 /// Makes a transfer without a plan.
 Result<std::shared_ptr<TransferState>> Submission::transfer_of(
     const PreparedState& prepared) const {
-  auto local = registered(prepared.region);
-  if (!local.ok()) return local.status();
-  auto transfer = std::make_shared<TransferState>();
+  auto local = prepared.region.lock();
+  if (local == nullptr || local->removed()) return not_registered();
+  auto transfer = base::make_recycled<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = prepared;
-  transfer->local = *std::move(local);
+  transfer->local = std::move(local);
   return transfer;
 }
 

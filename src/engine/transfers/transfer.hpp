@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/recycled.hpp"
 #include "engine/messages/message_state.hpp"
 #include "engine/transfers/router.hpp"
 #include "engine/transfers/stream_order.hpp"
@@ -53,7 +54,8 @@ struct PlannedPair : TransferEndpoints {
 /// A submission that was checked once and is posted any number of times.
 /// Threads: immutable after construction; destroyed without the peer's mutex.
 struct PreparedState : TransferEndpoints {
-  memory::RegionId region;  // instead of `local`, which would keep the pin of a deregistered region
+  // Instead of `local`, which would keep the pin of a deregistered region.
+  std::weak_ptr<const memory::Registration> region;
   transport::BatchSummary size;
   std::vector<std::uint32_t> lists;  // the user's page lists, local then remote
   Pages pages;                       // refer to `lists`; only if has_pages
@@ -112,6 +114,7 @@ struct CompletionEntry {
   std::shared_ptr<CompletionQueueState> queue;  // until quiet; also handles'
 };
 
+/// Made by base::make_recycled().
 struct TransferState : TransferEndpoints {
   /// A batch that is not posted yet.
   struct NextBatch {
