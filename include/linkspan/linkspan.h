@@ -337,6 +337,29 @@ LINKSPAN_C_API int linkspan_peer_submit(const linkspan_peer* peer, int op,
                                         const linkspan_shape* shape,
                                         const linkspan_transfer_options* options,
                                         linkspan_transfer** transfer);
+
+/* A local region, one of the peer's, and what a transfer of several pairs copies between them. */
+typedef struct linkspan_transfer_part {
+  const linkspan_region* local;
+  const linkspan_remote_region* remote;
+  const linkspan_shape* shape;
+} linkspan_transfer_part;
+
+/* Starts or queues one transfer between `count` pairs of regions (Peer::write of parts). Errors of
+ * a pair name its index; nothing was started then. LINKSPAN_INVALID_ARGUMENT also: no pair, more
+ * than 65,536, or a null member. */
+LINKSPAN_C_API int linkspan_peer_submit_parts(const linkspan_peer* peer, int op,
+                                              const linkspan_transfer_part* parts, size_t count,
+                                              const linkspan_transfer_options* options,
+                                              linkspan_transfer** transfer);
+/* Does the same with one shape, which is copied between local[i] and remote[i] for each i below
+ * `count`. */
+LINKSPAN_C_API int linkspan_peer_submit_regions(const linkspan_peer* peer, int op,
+                                                const linkspan_region* const* local,
+                                                const linkspan_remote_region* const* remote,
+                                                size_t count, const linkspan_shape* shape,
+                                                const linkspan_transfer_options* options,
+                                                linkspan_transfer** transfer);
 /* Stores the code and the transfer of targets[i] in codes[i] and transfers[i]; each target succeeds
  * or fails alone. Returns the first code that is not LINKSPAN_OK. */
 LINKSPAN_C_API int linkspan_engine_write_to_all(linkspan_engine* engine,

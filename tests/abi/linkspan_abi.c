@@ -75,6 +75,13 @@ PIN_CALL(linkspan_region_set_at, int,
 PIN_CALL(linkspan_peer_submit, int,
          (const linkspan_peer*, int, const linkspan_region*, const linkspan_remote_region*,
           const linkspan_shape*, const linkspan_transfer_options*, linkspan_transfer**));
+PIN_CALL(linkspan_peer_submit_parts, int,
+         (const linkspan_peer*, int, const linkspan_transfer_part*, size_t,
+          const linkspan_transfer_options*, linkspan_transfer**));
+PIN_CALL(linkspan_peer_submit_regions, int,
+         (const linkspan_peer*, int, const linkspan_region* const*,
+          const linkspan_remote_region* const*, size_t, const linkspan_shape*,
+          const linkspan_transfer_options*, linkspan_transfer**));
 PIN_CALL(linkspan_engine_write_to_all, int,
          (linkspan_engine*, const linkspan_region*, const linkspan_remote_region* const*, size_t,
           const linkspan_shape*, const linkspan_transfer_options*, int*, linkspan_transfer**));
@@ -210,6 +217,10 @@ PIN(offsetof(linkspan_shape, blocks) == 8);
 PIN(offsetof(linkspan_shape, block_count) == 16);
 PIN(offsetof(linkspan_shape, pages) == 24);
 PIN(offsetof(linkspan_shape, strides) == 32);
+
+PIN(sizeof(linkspan_transfer_part) == 24);
+PIN(offsetof(linkspan_transfer_part, remote) == 8);
+PIN(offsetof(linkspan_transfer_part, shape) == 16);
 
 PIN(sizeof(linkspan_stream) == 32);
 PIN(offsetof(linkspan_stream, gpu) == 4);

@@ -304,6 +304,154 @@ TEST_F(CApiPair, OneSourceToSeveralTargets) {
   linkspan_transfer_free(transfers[0]);
 }
 
+/// Three more regions on each side, each pair of another size.
+class CApiPairs : public CApiPair {
+ protected:
+  static constexpr std::size_t kPairs = 3;
+
+  void SetUp() override {
+    CApiPair::SetUp();
+    for (std::size_t i = 0; i < kPairs; ++i) {
+      const std::string name = "pair " + std::to_string(i);
+      const std::uint64_t bytes = 8192 + 4096 * i;
+      ASSERT_OK(linkspan_engine_allocate_shared(near_, bytes, nullptr, &mine_[i]));
+      ASSERT_OK(linkspan_engine_allocate_shared(far_, bytes, nullptr, &published_[i]));
+      ASSERT_OK(linkspan_engine_publish(far_, name.c_str(), published_[i]));
+      ASSERT_OK(linkspan_peer_lookup(peer_, name.c_str(), kLong, &imported_[i]));
+      locals_[i] = mine_[i];
+      remotes_[i] = imported_[i];
+      for (std::uint64_t at = 0; at < bytes; ++at) near_bytes(i)[at] = value(place(i) + at);
+    }
+  }
+
+  /// Returns where the initial bytes of a local region begin in the pattern.
+  static std::uint64_t place(std::size_t pair) { return 50'000 * (pair + 1); }
+  unsigned char* near_bytes(std::size_t pair) const {
+    return static_cast<unsigned char*>(linkspan_region_data(mine_[pair]));
+  }
+  const unsigned char* far_bytes(std::size_t pair) const {
+    return static_cast<const unsigned char*>(linkspan_region_data(published_[pair]));
+  }
+  int moved_regions(int op, const linkspan_shape& shape, std::uint64_t* bytes = nullptr) {
+    TransferC transfer;
+    const int code = linkspan_peer_submit_regions(peer_, op, locals_.data(), remotes_.data(),
+                                                  kPairs, &shape, nullptr, &transfer);
+    if (bytes != nullptr) *bytes = linkspan_transfer_bytes(transfer);
+    return code == LINKSPAN_OK ? linkspan_transfer_wait(transfer, kLong) : code;
+  }
+  int moved_parts(int op, const std::vector<linkspan_transfer_part>& parts) {
+    TransferC transfer;
+    const int code =
+        linkspan_peer_submit_parts(peer_, op, parts.data(), parts.size(), nullptr, &transfer);
+    return code == LINKSPAN_OK ? linkspan_transfer_wait(transfer, kLong) : code;
+  }
+
+  std::array<RegionC, kPairs> mine_, published_;
+  std::array<RemoteC, kPairs> imported_;
+  std::array<const linkspan_region*, kPairs> locals_{};
+  std::array<const linkspan_remote_region*, kPairs> remotes_{};
+};
+
+TEST_F(CApiPairs, CopyTheSamePagesOfEachPair) {
+  const std::array<std::uint32_t, 2> from = {5, 2}, to = {0, 7};
+  linkspan_pages pages{};
+  pages.page_bytes = 1000;
+  pages.local_index = from.data();
+  pages.remote_index = to.data();
+  pages.count = from.size();
+  linkspan_shape shape = LINKSPAN_SHAPE_INIT;
+  shape.pages = &pages;
+  std::uint64_t bytes = 0;
+  EXPECT_OK(moved_regions(LINKSPAN_WRITE, shape, &bytes));
+  EXPECT_EQ(bytes, kPairs * 2000);
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    EXPECT_TRUE(holds(far_bytes(i), place(i) + 5000, 1000)) << i;
+    EXPECT_TRUE(holds(far_bytes(i) + 7000, place(i) + 2000, 1000)) << i;
+    EXPECT_EQ(far_bytes(i)[1000] + far_bytes(i)[6999] + far_bytes(i)[8000], 0) << i;
+    std::memset(near_bytes(i), 0, 8192);
+  }
+  EXPECT_OK(moved_regions(LINKSPAN_READ, shape));
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    EXPECT_TRUE(holds(near_bytes(i) + 5000, place(i) + 5000, 1000)) << i;
+    EXPECT_TRUE(holds(near_bytes(i) + 2000, place(i) + 2000, 1000)) << i;
+    EXPECT_EQ(near_bytes(i)[1999] + near_bytes(i)[3000] + near_bytes(i)[6000], 0) << i;
+  }
+}
+
+TEST_F(CApiPairs, CopyPartsOfAShapeEach) {
+  const linkspan_block block = {5, 1003, 3001};
+  const std::uint32_t from = 3, to = 1;
+  linkspan_pages pages{};
+  pages.page_bytes = 512;
+  pages.local_index = &from;
+  pages.remote_index = &to;
+  pages.count = 1;
+  linkspan_strides strides = LINKSPAN_STRIDES_INIT;
+  strides.bytes = 100;
+  strides.levels[0].count = 3;
+  strides.levels[0].local_step = 1000;
+  strides.levels[0].remote_step = 200;
+  linkspan_shape paged = LINKSPAN_SHAPE_INIT, strided = LINKSPAN_SHAPE_INIT;
+  paged.pages = &pages;
+  strided.strides = &strides;
+  const linkspan_shape blocks = shape_of(block);
+  const std::vector<linkspan_transfer_part> parts = {{locals_[0], remotes_[0], &blocks},
+                                                     {locals_[1], remotes_[1], &paged},
+                                                     {locals_[2], remotes_[2], &strided}};
+  EXPECT_OK(moved_parts(LINKSPAN_WRITE, parts));
+  EXPECT_TRUE(holds(far_bytes(0) + 1003, place(0) + 5, 3001));
+  EXPECT_EQ(far_bytes(0)[1002] + far_bytes(0)[1003 + 3001], 0);
+  EXPECT_TRUE(holds(far_bytes(1) + 512, place(1) + 3 * 512, 512));
+  EXPECT_EQ(far_bytes(1)[511] + far_bytes(1)[1024], 0);
+  for (std::uint64_t k = 0; k < 3; ++k)
+    EXPECT_TRUE(holds(far_bytes(2) + k * 200, place(2) + k * 1000, 100)) << k;
+  for (std::size_t i = 0; i < kPairs; ++i) std::memset(near_bytes(i), 0, 8192);
+  EXPECT_OK(moved_parts(LINKSPAN_READ, parts));
+  EXPECT_TRUE(holds(near_bytes(0) + 5, place(0) + 5, 3001));
+  EXPECT_TRUE(holds(near_bytes(1) + 3 * 512, place(1) + 3 * 512, 512));
+  for (std::uint64_t k = 0; k < 3; ++k)
+    EXPECT_TRUE(holds(near_bytes(2) + k * 1000, place(2) + k * 1000, 100)) << k;
+}
+
+TEST_F(CApiPairs, NameThePairThatIsWrong) {
+  const linkspan_block block = {0, 0, 100};
+  const linkspan_shape shape = shape_of(block);
+  linkspan_shape none = LINKSPAN_SHAPE_INIT;
+  none.block_count = 1;
+  const auto refused = [&](const linkspan_transfer_part& second, const std::string& text) {
+    EXPECT_EQ(moved_parts(LINKSPAN_WRITE, {{locals_[0], remotes_[0], &shape}, second}),
+              LINKSPAN_INVALID_ARGUMENT);
+    EXPECT_TRUE(says(text)) << linkspan_last_error();
+  };
+  refused({nullptr, remotes_[1], &shape}, "pair 1: local is null");
+  refused({locals_[1], nullptr, &shape}, "pair 1: remote is null");
+  refused({locals_[1], remotes_[1], nullptr}, "pair 1: shape is null");
+  refused({locals_[1], remotes_[1], &none}, "pair 1: 1 blocks at null");
+  const linkspan_block beyond = {0, 12'288, 1};
+  const linkspan_shape outside = shape_of(beyond);
+  refused({locals_[1], remotes_[1], &outside}, "pair 1: ");
+  EXPECT_EQ(moved_parts(2, {{locals_[0], remotes_[0], &shape}}), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("op is 2")) << linkspan_last_error();
+  const linkspan_block inside_the_last_alone = {0, 12'288, 1};
+  EXPECT_EQ(moved_regions(LINKSPAN_WRITE, shape_of(inside_the_last_alone)),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("pair 0: ")) << linkspan_last_error();
+  remotes_[2] = nullptr;
+  EXPECT_EQ(moved_regions(LINKSPAN_WRITE, shape), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("pair 2: remote is null")) << linkspan_last_error();
+  for (std::size_t i = 0; i < kPairs; ++i) EXPECT_EQ(far_bytes(i)[0], 0) << "pair " << i;
+
+  TransferC transfer;
+  EXPECT_EQ(linkspan_peer_submit_parts(peer_, LINKSPAN_WRITE, nullptr, 1, nullptr, &transfer),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("parts is null")) << linkspan_last_error();
+  EXPECT_EQ(linkspan_peer_submit_regions(peer_, LINKSPAN_WRITE, locals_.data(), remotes_.data(), 0,
+                                         &shape, nullptr, &transfer),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("no pair of regions was given")) << linkspan_last_error();
+  EXPECT_EQ(transfer, nullptr);
+}
+
 TEST_F(CApiPair, SetsHaveVersions) {
   RegionC second;
   ASSERT_OK(linkspan_engine_allocate_shared(far_, 4096, nullptr, &second));

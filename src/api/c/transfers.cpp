@@ -25,6 +25,18 @@ int begin(std::initializer_list<c::PointerArgument> needed,
   });
 }
 
+/// Calls Peer::write() or read() with these arguments.
+template <class... What>
+Result<Transfer> submit(const Peer& peer, int op, const What&... what) {
+  const auto way = c::op_of(op);
+  if (!way.ok()) return way.status();
+  return *way == Op::write ? peer.write(what...) : peer.read(what...);
+}
+
+Status of_pair(std::size_t index, const Status& status) {
+  return {status.code(), status.scope(), "pair " + std::to_string(index) + ": " + status.what()};
+}
+
 }  // namespace
 
 void linkspan_prepared_free(linkspan_prepared* prepared) { delete prepared; }
@@ -37,13 +49,58 @@ int linkspan_peer_submit(const linkspan_peer* peer, int op, const linkspan_regio
                          const linkspan_transfer_options* options, linkspan_transfer** transfer) {
   return begin({{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}}, options,
                transfer, [&](const TransferOptions& known) -> Result<Transfer> {
-                 const auto way = c::op_of(op);
-                 if (!way.ok()) return way.status();
                  const auto what = c::shape_of(*shape);
                  if (!what.ok()) return what.status();
-                 return *way == Op::write
-                            ? peer->is.write(local->is, remote->is, what->shape, known)
-                            : peer->is.read(local->is, remote->is, what->shape, known);
+                 return submit(peer->is, op, local->is, remote->is, what->shape, known);
+               });
+}
+
+int linkspan_peer_submit_parts(const linkspan_peer* peer, int op,
+                               const linkspan_transfer_part* parts, size_t count,
+                               const linkspan_transfer_options* options,
+                               linkspan_transfer** transfer) {
+  return begin(
+      {{peer, "peer"}, {parts, "parts"}}, options, transfer,
+      [&](const TransferOptions& known) -> Result<Transfer> {
+        std::vector<c::OwnedShape> shapes;  // what `all` refers to
+        std::vector<TransferPart> all;
+        shapes.reserve(count);
+        all.reserve(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto& [local, remote, shape] = parts[i];
+          const Status status = c::given({{local, "local"}, {remote, "remote"}, {shape, "shape"}});
+          if (!status.ok()) return of_pair(i, status);
+          auto what = c::shape_of(*shape);
+          if (!what.ok()) return of_pair(i, what.status());
+          shapes.push_back(*std::move(what));
+          all.push_back({local->is, remote->is, shapes.back().shape});
+        }
+        return submit(peer->is, op, std::span<const TransferPart>(all), known);
+      });
+}
+
+int linkspan_peer_submit_regions(const linkspan_peer* peer, int op,
+                                 const linkspan_region* const* local,
+                                 const linkspan_remote_region* const* remote, size_t count,
+                                 const linkspan_shape* shape,
+                                 const linkspan_transfer_options* options,
+                                 linkspan_transfer** transfer) {
+  return begin({{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}}, options,
+               transfer, [&](const TransferOptions& known) -> Result<Transfer> {
+                 const auto what = c::shape_of(*shape);
+                 if (!what.ok()) return what.status();
+                 std::vector<Region> here;
+                 std::vector<RemoteRegion> there;
+                 here.reserve(count);
+                 there.reserve(count);
+                 for (std::size_t i = 0; i < count; ++i) {
+                   const Status status = c::given({{local[i], "local"}, {remote[i], "remote"}});
+                   if (!status.ok()) return of_pair(i, status);
+                   here.push_back(local[i]->is);
+                   there.push_back(remote[i]->is);
+                 }
+                 return submit(peer->is, op, std::span<const Region>(here),
+                               std::span<const RemoteRegion>(there), what->shape, known);
                });
 }
 
