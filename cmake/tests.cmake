@@ -344,7 +344,7 @@ if(TARGET _core)
   if(asan_runtime)  # what is in this process: examples and others' doors start many
     set(modes simulated)
     set(python_tests)
-    foreach(name IN ITEMS memory transfers lifetime processes documents rendezvous)
+    foreach(name IN ITEMS memory transfers many_regions lifetime processes documents rendezvous)
       list(APPEND python_tests ${CMAKE_SOURCE_DIR}/tests/python/${name}_test.py)
     endforeach()
   endif()

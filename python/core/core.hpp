@@ -23,11 +23,14 @@ namespace linkspan::python {
 
 namespace nb = nanobind;
 
+/// Values in the place of an ordinal of the CUDA runtime: no GPU, or unknown; several GPUs.
+constexpr int kNoDevice = -1, kSeveralDevices = -2;
+
 /// A Region and the Python object that owns its memory.
 struct PyRegion {
   Region region;
-  nb::object memory;  // kept alive as long as this
-  int device = -1;    // ordinal of the CUDA runtime; -1: no GPU, or unknown
+  nb::object memory;       // kept alive as long as this
+  int device = kNoDevice;  // ordinal of the CUDA runtime
 };
 
 /// A Transfer, and what must live until it is quiet besides its regions.
@@ -148,7 +151,8 @@ auto submitting(const TransferOptions& options, Act act) {
 
 // options.cpp
 /// Parses the keywords of a submission. `local`, which may be null, is the region whose GPU's
-/// current stream "current" means. The result points into `options`, which must outlive it.
+/// current stream "current" means; of kSeveralDevices there is none. The result points into
+/// `options`, which must outlive it.
 TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* local);
 
 // shapes.cpp

@@ -39,11 +39,17 @@ nb::handle current_stream_of_torch() {
 }
 
 StreamOrder current_stream(const PyRegion* local) {
-  if (local == nullptr || local->device < 0) return {};
+  if (local == nullptr || local->device == kNoDevice) return {};
   const nb::handle ask = current_stream_of_torch();
   if (!ask.is_valid()) return {};
+  if (local->device == kSeveralDevices)
+    throw nb::value_error(
+        "the local regions are on several GPUs, each with a current stream: give a stream or None "
+        "for after and release, or submit a transfer for each GPU");
   const auto number = nb::cast<std::uint64_t>(ask(local->device));
-  return stream_of_number(number == 0 ? 1 : number);  // torch's 0 is the legacy default stream
+  StreamOrder order = stream_of_number(number == 0 ? 1 : number);  // 0: the legacy default stream
+  order.gpu = local->region.gpu();
+  return order;
 }
 
 StreamOrder stream_of(nb::handle value, const char* what, const PyRegion* local) {

@@ -1,6 +1,7 @@
 // Peers: lookups, submissions, messages.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
@@ -13,6 +14,16 @@ namespace {
 using namespace nb::literals;
 
 #define LINKSPAN_OPTIONS "**options: Unpack[TransferOptions]"
+#define LINKSPAN_REGIONS_SIG(name)                                                               \
+  nb::sig(                                                                                       \
+      "def " name                                                                                \
+      "(self, local: typing.Sequence[Region], remote: "                                          \
+      "typing.Sequence[RemoteRegion] | RegionSet, shape: Shape | None = None, " LINKSPAN_OPTIONS \
+      ") -> Transfer")
+#define LINKSPAN_PARTS_SIG(name)                                               \
+  nb::sig("def " name                                                          \
+          "(self, parts: typing.Sequence[tuple[Region, RemoteRegion, Shape | " \
+          "None]], " LINKSPAN_OPTIONS ") -> Transfer")
 
 Op op_of(const std::string& name) {
   if (name == "write") return Op::write;
@@ -20,16 +31,97 @@ Op op_of(const std::string& name) {
   throw nb::value_error(("op=\"" + name + "\": give \"write\" or \"read\"").c_str());
 }
 
+/// Calls Peer::write() or read(), and keeps `memory` alive until the transfer is quiet.
+template <Op kOp, class... Regions>
+nb::object start(const Peer& peer, const TransferOptions& hints, const nb::object& memory,
+                 const Regions&... regions) {
+  auto transfer = submitting(hints, [&] {
+    return kOp == Op::write ? peer.write(regions..., hints) : peer.read(regions..., hints);
+  });
+  return keep(take(std::move(transfer), peer.id()), peer.id(), memory);
+}
+
 template <Op kOp>
 nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& remote,
                   nb::handle shape, const nb::kwargs& options) {
   const TransferOptions hints = transfer_options(options, &local);
   const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
-  auto transfer = submitting(hints, [&] {
-    return kOp == Op::write ? peer.write(local.region, remote, view_of(parsed), hints)
-                            : peer.read(local.region, remote, view_of(parsed), hints);
-  });
-  return keep(take(std::move(transfer), peer.id()), peer.id(), keepalive_of(parsed));
+  return start<kOp>(peer, hints, keepalive_of(parsed), local.region, remote, view_of(parsed));
+}
+
+/// A local region, one of the peer's, and the shape that is copied between them, or None.
+using Part = std::tuple<PyRegion, RemoteRegion, nb::object>;
+
+/// Adds a region to those that `all` stands for: it is the first of them on a known GPU.
+void add_local(PyRegion& all, const PyRegion& next) {
+  if (next.device == kNoDevice || next.device == all.device) return;
+  if (all.device == kNoDevice)
+    all = next;
+  else
+    all.device = kSeveralDevices;
+}
+
+/// Parses the shape of one of several pairs. An error begins with the index of the pair.
+ParsedShape shape_of_pair(std::size_t index, nb::handle shape, std::uint64_t here,
+                          std::uint64_t there) {
+  try {
+    return shape_of(shape, here, there);
+  } catch (const nb::builtin_exception& error) {
+    throw nb::builtin_exception(error.type(),
+                                ("pair " + std::to_string(index) + ": " + error.what()).c_str());
+  }
+}
+
+template <Op kOp>
+nb::object submit_parts(const Peer& peer, const std::vector<Part>& given,
+                        const nb::kwargs& options) {
+  PyRegion all;
+  std::vector<ParsedShape> shapes;  // what `parts` refers to
+  std::vector<TransferPart> parts;
+  nb::list memory;
+  shapes.reserve(given.size());
+  parts.reserve(given.size());
+  for (const auto& [local, remote, shape] : given) {
+    add_local(all, local);
+    shapes.push_back(shape_of_pair(shapes.size(), shape, local.region.bytes(), remote.bytes()));
+    parts.push_back({local.region, remote, view_of(shapes.back())});
+    if (const nb::object kept = keepalive_of(shapes.back()); kept.is_valid()) memory.append(kept);
+  }
+  return start<kOp>(peer, transfer_options(options, &all),
+                    memory.size() == 0 ? nb::object() : memory,
+                    std::span<const TransferPart>(parts));
+}
+
+std::vector<RemoteRegion> remote_regions(nb::handle given) {
+  if (nb::isinstance<RegionSet>(given)) return nb::cast<const RegionSet&>(given).regions;
+  std::vector<RemoteRegion> regions;
+  if (!nb::try_cast(given, regions))
+    throw nb::type_error("remote: give as many RemoteRegions as local regions, or a RegionSet");
+  return regions;
+}
+
+template <Op kOp>
+nb::object submit_regions(const Peer& peer, const std::vector<PyRegion>& local, nb::handle remote,
+                          nb::handle shape, const nb::kwargs& options) {
+  const std::vector<RemoteRegion> there = remote_regions(remote);
+  if (shape.is_none() && local.size() == there.size()) {
+    std::vector<Part> parts;
+    parts.reserve(local.size());
+    for (std::size_t i = 0; i < local.size(); ++i)
+      parts.emplace_back(local[i], there[i], nb::none());
+    return submit_parts<kOp>(peer, parts, options);
+  }
+  PyRegion all;
+  std::vector<Region> here;
+  here.reserve(local.size());
+  for (const PyRegion& each : local) {
+    add_local(all, each);
+    here.push_back(each.region);
+  }
+  const ParsedShape parsed = shape_of(shape, 0, 0);
+  return start<kOp>(peer, transfer_options(options, &all), keepalive_of(parsed),
+                    std::span<const Region>(here), std::span<const RemoteRegion>(there),
+                    view_of(parsed));
 }
 
 /// Calls `call` with the limit, without the GIL. Raises what it answers.
@@ -176,10 +268,22 @@ void bind_peers(nb::module_& module) {
           "Copies from a region here to one of the peer's; returns when it is under way or queued. "
           "shape: Pages, Strides, or rows of (local offset, remote offset, bytes); None: all of "
           "both, which are equally long. Errors name what is wrong; nothing was started then.")
+      .def("write", &submit_regions<Op::write>, "local"_a, "remote"_a, "shape"_a = nb::none(),
+           "options"_a, LINKSPAN_REGIONS_SIG("write"),
+           "Copies that shape from local[i] to remote[i] for each i, such as the same pages of all "
+           "layers, as one transfer: one wait, one cancel, and the notification follows all of "
+           "it. Errors name the index of the pair.")
+      .def("write", &submit_parts<Op::write>, "parts"_a, "options"_a, LINKSPAN_PARTS_SIG("write"),
+           "Does the same with a shape for each pair.")
       .def("read", &submit<Op::read>, "local"_a, "remote"_a, "shape"_a = nb::none(), "options"_a,
            nb::sig("def read(self, local: Region, remote: RemoteRegion, shape: Shape | None = "
                    "None, " LINKSPAN_OPTIONS ") -> Transfer"),
            "The same, from the peer's region to the one here.")
+      .def("read", &submit_regions<Op::read>, "local"_a, "remote"_a, "shape"_a = nb::none(),
+           "options"_a, LINKSPAN_REGIONS_SIG("read"),
+           "Copies that shape from remote[i] to local[i].")
+      .def("read", &submit_parts<Op::read>, "parts"_a, "options"_a, LINKSPAN_PARTS_SIG("read"),
+           "Does the same with a shape for each pair.")
       .def("prepare", &prepare, "op"_a, "local"_a, "remote"_a, "shape"_a = nb::none(),
            nb::sig("def prepare(self, op: typing.Literal['write', 'read'], local: Region, remote: "
                    "RemoteRegion, shape: Shape | None = None) -> Prepared"),

@@ -27,7 +27,8 @@ class TransferOptions(TypedDict, total=False):
     """Delivered to the peer after the data, in Engine.notifications()."""
     after: Stream | Literal["current"] | None
     """The stream to run after. "current", the default: torch's current stream of the GPU that the
-    local memory is on, if torch works with CUDA here, else none."""
+    local memory is on, if torch works with CUDA here, else none. Local regions on several GPUs need
+    a stream or None."""
     release: Stream | Literal["current"] | None
     """The stream that goes on when it is complete: what is queued there later sees the bytes, or
     may write the source again."""

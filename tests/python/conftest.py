@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import subprocess
 import sys
 import weakref
 from typing import Any, Callable, Iterator
@@ -24,6 +25,14 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
 def pattern(size: int, seed: int = 1) -> np.ndarray:
     """Differs at every position, and between seeds."""
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def run(code: str, timeout: float = 60) -> subprocess.CompletedProcess:
+    """Runs a program in another interpreter."""
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-W", "ignore::DeprecationWarning", "-c", code],
+        capture_output=True, text=True, timeout=timeout,
+    )
 
 
 @dataclasses.dataclass

@@ -9,16 +9,9 @@ import sys
 import time
 
 import pytest
-from conftest import Pair
+from conftest import Pair, run
 
 import linkspan
-
-
-def run(code: str, timeout: float = 60) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-W", "ignore::DeprecationWarning", "-c", code],
-        capture_output=True, text=True, timeout=timeout,
-    )
 
 
 # Its malloc (clang 14) may be locked by another thread at the fork, and the child waits for ever.
