@@ -112,10 +112,10 @@ nb::object write_to_all(PyEngine& engine, const PyRegion& local,
   return outcomes_of(std::move(results), targets, keepalive_of(parsed));
 }
 
-std::vector<Region> regions_of(const std::vector<PyRegion*>& owned) {
+std::vector<Region> regions_of(const std::vector<PyRegion>& owned) {
   std::vector<Region> regions;
   regions.reserve(owned.size());
-  for (const PyRegion* each : owned) regions.push_back(each->region);
+  for (const PyRegion& each : owned) regions.push_back(each.region);
   return regions;
 }
 
@@ -181,7 +181,7 @@ void bind_engine(nb::module_& module) {
       .def("_publish", [](PyEngine& self, const std::string& name,
                           const PyRegion& region) { check(self->publish(name, region.region)); })
       .def("_publish_set",
-           [](PyEngine& self, const std::string& name, const std::vector<PyRegion*>& regions) {
+           [](PyEngine& self, const std::string& name, const std::vector<PyRegion>& regions) {
              return take(self->publish(name, regions_of(regions)));
            })
       .def(

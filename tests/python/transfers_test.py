@@ -208,6 +208,8 @@ def test_sets_have_versions(pair: Pair) -> None:
     regions = [pair.there.register_memory(bytearray([i] * 10)) for i in range(5)]
     with pytest.raises(linkspan.TimedOutError):
         pair.peer.await_version("weights", timeout=0.05)
+    with pytest.raises(TypeError):
+        pair.there.publish("weights", [regions[0], None])
     version = pair.there.publish("weights", regions)
     assert pair.peer.await_version("weights") == version
     found = pair.peer.lookup_set("weights")
