@@ -161,7 +161,8 @@ class LINKSPAN_API Engine {
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
   /// Returns the next peer that connected to this Engine. timed_out: none did.
   Result<Peer> accept(Duration timeout);
-  /// Returns the peers that are connected, whoever connected, in the order of their ids.
+  /// Returns all connected peers, those that connected to this Engine too, in the order of their
+  /// ids.
   std::vector<Peer> peers() const;
   /// Returns the connected peer whose Engine has this name, the latest of several. not_found.
   Result<Peer> find_peer(std::string_view name) const;

@@ -208,7 +208,7 @@ void bind_engine(nb::module_& module) {
           "ends with '#' and digits that stand for this Engine.")
       .def(
           "peers", [](PyEngine& self) { return self->peers(); },
-          "Returns the peers that are connected, whoever connected.")
+          "Returns all connected peers, those that connected to this Engine too.")
       .def(
           "find_peer",
           [](PyEngine& self, const std::string& name) { return take(self->find_peer(name)); },
