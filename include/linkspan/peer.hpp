@@ -100,7 +100,8 @@ class LINKSPAN_API Peer {
   /// Starts or queues one transfer between several pairs of regions, of any kinds and over any
   /// transports: one handle, deadline and cancel, and the notification follows all of it. The form
   /// with a shape copies that shape between local[i] and remote[i] for each i, such as the same
-  /// pages of all layers. Errors as above, with the index of the pair; nothing was started then.
+  /// pages of all layers. Errors as above, with the index of the pair; nothing was started then. A
+  /// pair after the first that has no path ends the transfer, also as `unreachable` with its index.
   /// invalid_argument also: no pair, more than 65,536, or lists of different lengths.
   Result<Transfer> write(std::span<const TransferPart> parts,
                          const TransferOptions& options = {}) const;

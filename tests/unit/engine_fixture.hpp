@@ -55,6 +55,7 @@ class FakeEndpoint final : public transport::Endpoint {
     std::size_t blocks = 0;
     std::string notification;
     std::uint64_t notifications_before = 0;
+    bool releases = false;  ///< It was asked for an event for the user's stream.
   };
 
   /// `calls` outlives it and counts the calls of several.
@@ -112,7 +113,8 @@ class FakeEndpoint final : public transport::Endpoint {
     if (in_flight_.size() >= room_) return Status::no_resource();
     const auto* const blocks = std::get_if<std::span<const Block>>(&batch.shape);
     posted_.push_back({batch.cookie, batch.op, blocks == nullptr ? 0 : blocks->size(),
-                       text_of(batch.notification), batch.notifications_before});
+                       text_of(batch.notification), batch.notifications_before,
+                       batch.streams.release != nullptr});
     in_flight_.push_back(batch.cookie);
     if (batch.path_taken != nullptr) batch.path_taken->path = "fake";
     if (carries_ && !batch.notification.empty()) *batch.notifies = true;

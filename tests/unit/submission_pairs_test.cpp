@@ -107,12 +107,29 @@ TEST_P(ManyPairs, OfWhichOneIsWrongMoveNothing) {
   EXPECT_TRUE(is(refused(none), Code::invalid_argument, "pair 1: no remote region"));
   const auto read_only = share("read only", kBytes, {.read = true});
   const TransferPart denied[] = {{local_[0], read_only.second, all}, {local_[1], remote_[1], all}};
-  EXPECT_EQ(refused(denied).code(), Code::permission_denied);
+  EXPECT_TRUE(is(refused(denied), Code::permission_denied, "pair 0: "));
+  const TransferPart late_denied[] = {{local_[1], remote_[1], all},
+                                      {local_[0], read_only.second, all}};
+  EXPECT_TRUE(is(refused(late_denied), Code::permission_denied,
+                 "pair 1: the peer does not permit to write to \"read only\""));
   EXPECT_TRUE(is(refused({}), Code::invalid_argument, "no pair of regions"));
   EXPECT_TRUE(is(to_far_.write(std::span(local_).first(2), remote_, all).status(),
                  Code::invalid_argument, "2 local regions and 3 of the peer"));
   for (std::size_t i = 0; i < 3; ++i) expect(theirs_[i], 2 * i + 1, 0, {});
   for (const Region& each : local_) must(near_.deregister(each, 10s));
+}
+
+/// A pair without bytes takes no path.
+TEST_P(ManyPairs, AreCountedByThePathOfTheirBytes) {
+  add(2);
+  const Block all[] = {{0, 0, kBytes}}, none[] = {{5, 7, 0}};
+  const std::string path = take(to_far_.explain(Op::write, local_[0], remote_[0], 1, kBytes)).path;
+  const TransferPart parts[] = {{local_[0], remote_[0], all}, {local_[1], remote_[1], none}};
+  must(take(to_far_.write(parts)).wait(10s));
+  expect(theirs_[0], 1, 0, all);
+  expect(theirs_[1], 3, 0, {});
+  EXPECT_TRUE(test::contains(near_.metrics(), "path=\"" + path + "\"")) << near_.metrics();
+  EXPECT_FALSE(test::contains(near_.metrics(), "path=\"by_peer\"")) << near_.metrics();
 }
 
 TEST_P(ManyPairs, KeepNoRegion_OnceTheyAreQuiet) {

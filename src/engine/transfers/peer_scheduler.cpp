@@ -93,6 +93,9 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   const bool last = transfer.batches.posted + 1 == transfer.batches.count;
   const auto [between, plan, index] = transfer.next_batch();
   const transport::BatchShape shape = plan.batch(index, scratch_);
+  // A pair without bytes has no path: it keeps that of the batches before.
+  const auto* const blocks = std::get_if<std::span<const Block>>(&shape);
+  const bool has_path = transfer.batches.posted == 0 || blocks == nullptr || !blocks->empty();
   const std::uint64_t cookie = batches_.add(transfer, between.transport);
   const auto post = [&](const transport::Batch& batch) LINKSPAN_REQUIRES(mutex_) {
     transport::Endpoint& endpoint = *endpoints_.at(between.transport);
@@ -115,7 +118,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
                                        ? &transfer.streams.release_event
                                        : nullptr},
             .hints = transfer.batches.hints,
-            .path_taken = &transfer.batches.path_taken,
+            .path_taken = has_path ? &transfer.batches.path_taken : nullptr,
             .notification = transfer.batches.count == 1
                                 ? std::span<const std::byte>(transfer.notification.bytes)
                                 : std::span<const std::byte>(),
@@ -124,7 +127,8 @@ Status PeerScheduler::post_next(TransferState& transfer) {
             .cookie = cookie});
   if (!status.ok()) {
     batches_.remove(cookie);
-    return status;
+    const bool names_pair = !transfer.batches.more.empty() && status.code() != Code::no_resource;
+    return names_pair ? status_of_pair(transfer.batches.part, status) : status;
   }
   transfer.count_posted();
   if (last) transfer.streams.mark.reset();

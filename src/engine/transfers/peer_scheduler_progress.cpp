@@ -57,7 +57,7 @@ bool PeerScheduler::finish(TransferState& transfer) {
         .clear();  // so that it is sent once, even if a later step finds no memory
   }
   transfer.end = transfer.ending.user_status(transfer.ending.first_error);
-  make_room_to_end(transfer.more.size());
+  make_room_to_end(transfer.batches.more.size());
   if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
   if (transfer.ending.first_error.ok() && transfer.notification.in_batch)
     ++counters_.notifications_sent;
@@ -146,13 +146,12 @@ std::size_t PeerScheduler::progress(base::Time now) {
 
 /// Makes progress and wakes the threads in wait() if a transfer became quiet.
 std::size_t PeerScheduler::advance(base::Time now) {
-  if (!transfers_.empty()) {
-    try_step([&]() LINKSPAN_REQUIRES(mutex_) { expire(now); });
+  if (!transfers_.empty()) try_step([&]() LINKSPAN_REQUIRES(mutex_) { expire(now); });
+  if (!stream_waits_.empty())  // also one that has ended: a part of it had failed
     try_step([&]() LINKSPAN_REQUIRES(mutex_) {
       stream_waits_.poll(now, [&](const std::shared_ptr<TransferState>& transfer) LINKSPAN_TSA(
                                   no_thread_safety_analysis) { return resume(transfer); });
     });
-  }
   endpoints_.progress(batches_);
   batches_.handle(
       [&](TransferState& transfer, Status status) LINKSPAN_TSA(no_thread_safety_analysis) {

@@ -249,7 +249,8 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
   transfer->bytes = size.bytes;
   transfer->batches.hints = size.hints;
   transfer->batches.count = transfer->batches.plan().batches;
-  for (const PlannedPair& part : transfer->more) transfer->batches.count += part.plan->batches;
+  for (const PlannedPair& part : transfer->batches.more)
+    transfer->batches.count += part.plan->batches;
   transfer->streams.adopt(*streams);
   transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();

@@ -16,6 +16,16 @@ bool are_alike(const TransferEndpoints& a, const TransferEndpoints& b) {
          a.remote->mappings[a.transport]->bytes() == b.remote->mappings[b.transport]->bytes();
 }
 
+/// Checks before any pair is posted what the Endpoint checks when it posts this one.
+Status check_permission(const TransferEndpoints& between) {
+  const Permissions allowed = between.remote->mappings[between.transport]->permissions();
+  if (between.op == Op::write ? allowed.write : allowed.read) return {};
+  return {Code::permission_denied, Scope::request,
+          std::string("the peer does not permit to ") +
+              (between.op == Op::write ? "write to" : "read from") + " \"" + between.remote->name +
+              "\""};
+}
+
 /// Returns a plan that does not need the user's lists.
 std::shared_ptr<const Plan> kept(Plan plan) {
   auto shared = std::make_shared<Plan>(std::move(plan));
@@ -35,35 +45,33 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, std::span<co
     return refuse(std::to_string(pairs.size()) + " pairs of regions in one transfer; at most " +
                   std::to_string(kMaxPairs));
   auto transfer = base::make_recycled<TransferState>();
-  transfer->more.reserve(pairs.size() - 1);
+  std::vector<PlannedPair>& more = transfer->batches.more;
+  more.reserve(pairs.size() - 1);
   transport::BatchSummary total, size;  // of all pairs; of one
   std::shared_ptr<const Plan> plan;     // of the pair before, unless that is the first
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const auto failed = [i](const Status& status) {
-      return Status(status.code(), status.scope(),
-                    "pair " + std::to_string(i) + ": " + status.what());
-    };
     auto between = resolve(peer, op, pairs[i].local, pairs[i].remote);
-    if (!between.ok()) return failed(between.status());
-    const bool alike =
-        i != 0 && options.require.empty() && &pairs[i].shape == &pairs[i - 1].shape &&
-        are_alike(i == 1 ? static_cast<const TransferEndpoints&>(*transfer) : transfer->more.back(),
-                  *between);
+    if (!between.ok()) return status_of_pair(i, between.status());
+    if (Status status = check_permission(*between); !status.ok()) return status_of_pair(i, status);
+    const TransferEndpoints& first = *transfer;
+    const TransferEndpoints& before = more.empty() ? first : more.back();
+    const bool alike = i != 0 && options.require.empty() &&
+                       &pairs[i].shape == &pairs[i - 1].shape && are_alike(before, *between);
     if (!alike) {
       auto planned = this->plan(*between, pairs[i].shape, options);
-      if (!planned.ok()) return failed(planned.status());
+      if (!planned.ok()) return status_of_pair(i, planned.status());
       size = planned->size;
       if (i == 0)
         transfer->batches.own = std::move(planned->plan);
       else
         plan = kept(std::move(planned->plan));
-    } else if (i == 1) {
+    } else if (more.empty()) {
       plan = kept(transfer->batches.own);
     }
     if (i == 0)
       static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
     else
-      transfer->more.push_back({*std::move(between), plan});
+      more.push_back({*std::move(between), plan});
     total.blocks += size.blocks;
     if (__builtin_add_overflow(total.bytes, size.bytes, &total.bytes))
       return refuse("the pairs of regions have more bytes than a number of 64 bits counts");

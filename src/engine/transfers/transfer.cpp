@@ -7,7 +7,7 @@ namespace linkspan::engine {
 
 TransferState::NextBatch TransferState::next_batch() const noexcept {
   if (batches.part == 0) return {*this, batches.plan(), batches.posted_of_part};
-  const PlannedPair& part = more[batches.part - 1];
+  const PlannedPair& part = batches.more[batches.part - 1];
   return {part, *part.plan, batches.posted_of_part};
 }
 
@@ -38,6 +38,10 @@ bool TransferState::acquire_local() {
 
 void TransferState::release_local() {
   for_each_pair([](const TransferEndpoints& pair) { pair.local->release(); });
+}
+
+Status status_of_pair(std::size_t index, const Status& status) {
+  return {status.code(), status.scope(), "pair " + std::to_string(index) + ": " + status.what()};
 }
 
 transport::TransferHints hints_of(const TransferOptions& options) {

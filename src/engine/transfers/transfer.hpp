@@ -69,7 +69,8 @@ struct PreparedState : TransferEndpoints {
 struct TransferBatches {
   Plan own;
   std::shared_ptr<PreparedState> prepared;  // used instead of `own` until quiet; also handles'
-  std::size_t count = 0;                    // of the plans of all parts
+  std::vector<PlannedPair> more;  // the pairs of regions after the first, in the user's order
+  std::size_t count = 0;          // of the plans of all parts
   std::size_t posted = 0, in_flight = 0;
   std::size_t part = 0, posted_of_part = 0;  // 0: the first pair of regions
   transport::TransferHints hints;
@@ -130,7 +131,7 @@ struct TransferState : TransferEndpoints {
   template <class Act>
   void for_each_pair(Act act) {
     act(*this);
-    for (PlannedPair& part : more) act(part);
+    for (PlannedPair& part : batches.more) act(part);
   }
   /// Acquires all local regions. Returns false, and acquires none, if one was deregistered.
   [[nodiscard]] bool acquire_local();
@@ -142,7 +143,6 @@ struct TransferState : TransferEndpoints {
   base::Time submitted{};
   // Set for a two-sided transfer. Its plan stays empty: the copy is another transfer.
   std::unique_ptr<MessageState> message;
-  std::vector<PlannedPair> more;   // in the order of the user's list
   TransferState* whole = nullptr;  // set for such a copy: the two-sided transfer, which outlives it
   TransferBatches batches;
   TransferNotification notification;
@@ -152,6 +152,9 @@ struct TransferState : TransferEndpoints {
   Status end;
   std::atomic<bool> quiet{false};
 };
+
+/// Returns the status of one pair of regions of a transfer, with the pair's index in its text.
+Status status_of_pair(std::size_t index, const Status& status);
 
 /// Returns the hints for the transport that are in the options.
 transport::TransferHints hints_of(const TransferOptions& options);
