@@ -46,6 +46,18 @@ TEST_F(PeerTableTest, FindsPeersById) {
   EXPECT_EQ(table_.session_of(5), nullptr);
 }
 
+TEST_F(PeerTableTest, ActivatesThePeer_ThatFindActiveFinds) {
+  const auto& peer = add(4);
+  settle();
+  ASSERT_FALSE(is_active(peer));
+  EXPECT_EQ(table_.find_active(5), nullptr);
+  EXPECT_EQ(table_.find_active(4), peer.scheduler);
+  EXPECT_TRUE(is_active(peer));
+  EXPECT_EQ(table_.find_active(4), peer.scheduler);
+  settle();
+  EXPECT_FALSE(is_active(peer)) << "it is in the list twice, or stays there without work";
+}
+
 TEST_F(PeerTableTest, ReturnsAUsablePeer_WhileOperationsMayBegin) {
   const auto& peer = add(1);
   EXPECT_EQ(take(table_.usable(1)), peer.scheduler);

@@ -102,13 +102,13 @@ LocalEndpoint::LocalInflightBatch& LocalEndpoint::add_inflight() {
 
 std::list<LocalEndpoint::LocalInflightBatch>::iterator LocalEndpoint::remove_inflight(
     std::list<LocalInflightBatch>::iterator ended) {
-  constexpr std::size_t kMostUnused = 16, kMostPieces = 64;
-  if (unused_.size() == kMostUnused) return inflight_.erase(ended);
+  constexpr std::size_t kMaxUnused = 16, kMaxPieces = 64;
+  if (unused_.size() == kMaxUnused) return inflight_.erase(ended);
   const auto next = std::next(ended);
   std::vector<copy::Piece> pieces = std::move(ended->pieces);
   pieces.clear();
   *ended = {};
-  if (pieces.capacity() <= kMostPieces) ended->pieces = std::move(pieces);
+  if (pieces.capacity() <= kMaxPieces) ended->pieces = std::move(pieces);
   unused_.splice(unused_.begin(), inflight_, ended);
   return next;
 }
