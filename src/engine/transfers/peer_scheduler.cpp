@@ -97,8 +97,8 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   const auto* const blocks = std::get_if<std::span<const Block>>(&shape);
   const bool has_path = transfer.batches.posted == 0 || blocks == nullptr || !blocks->empty();
   const std::uint64_t cookie = batches_.add(transfer, between.transport);
-  const auto post = [&](const transport::Batch& batch) LINKSPAN_REQUIRES(mutex_) {
-    transport::Endpoint& endpoint = *endpoints_.at(between.transport);
+  transport::Endpoint& endpoint = *endpoints_.at(between.transport);
+  const auto post = [&](const transport::Batch& batch) {
     return base::or_no_memory([&] { return endpoint.post(batch); });
   };
   Status status =
