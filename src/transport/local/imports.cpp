@@ -34,7 +34,7 @@ bool LocalTransport::unmap(const memory::RegionId& id) {
           if (const auto region = imports_.set_closed(number)) report_closed(*region);
         });
       });
-  ++epoch_;
+  ++copiers.epoch;
   return all;
 }
 
@@ -43,7 +43,7 @@ void LocalTransport::unmap(const Mapping& mapping) {
   // Two owners are the Mapping and `memory`; a window's kernels would be a third.
   if (memory.use_count() > 2) return;
   auto unmapped = memory->unmap();
-  ++epoch_;
+  ++copiers.epoch;
   close([mappings = std::move(unmapped)]() mutable { mappings = {}; });
 }
 

@@ -2,7 +2,7 @@
 //
 // On the path of a byte: post() reads it in the place of look-ups, each with a lock of its own.
 // Threads: externally synchronised (SharedCopiers::mutex).
-// Invariants: true while LocalTransport has the same epoch, which ends when a GPU comes up, or when
+// Invariants: true while SharedCopiers has the same epoch, which ends when a GPU comes up, or when
 // a region or a mapping ends.
 #pragma once
 

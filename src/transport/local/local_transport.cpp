@@ -81,7 +81,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration)};
     imported = imports_.all();
   }
-  ++epoch_;
+  ++copiers.epoch;
   if (const GpuCopiers* const ours = gpu_copiers(*device); ours->calibration != nullptr)
     off_the_lock([ours] {
       for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
@@ -94,7 +94,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     if (memory->host() != nullptr) (void)memory->host()->pin(**device);
     if (memory->wants_view(**device)) (void)mappings_.add_view(*memory, **device, deadline);
   }
-  ++epoch_;
+  ++copiers.epoch;
   return device;
 }
 
@@ -142,14 +142,14 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
 Status LocalTransport::retract(const memory::Region& region, bool revoke_immediately) {
   const base::MutexLock lock(mutex_);
   Status status = published_.retract(region.facts().id.serial, revoke_immediately, endpoints_);
-  ++epoch_;
+  ++copiers.epoch;
   return status;
 }
 
 Status LocalTransport::forget(const memory::Region& region) {
   const base::MutexLock lock(mutex_);
   Status status = published_.forget(region.facts().id.serial);
-  ++epoch_;
+  ++copiers.epoch;
   return status;
 }
 
@@ -227,7 +227,8 @@ LocalPath LocalTransport::find_path(const PublishedRegion& local,
 std::shared_ptr<PublishedRegion> LocalTransport::update(LocalPath& path,
                                                         const memory::Region& local,
                                                         const ImportedMemory& remote) const {
-  const std::uint64_t epoch = epoch_;  // before the look-ups, so that a change meanwhile shows
+  const std::uint64_t epoch =
+      copiers.epoch;  // before the look-ups, so that a change meanwhile shows
   if (path.epoch == epoch)
     if (auto same = path.local.lock(); same != nullptr && same->region == &local) return same;
   auto found = published(local.facts().id.serial);

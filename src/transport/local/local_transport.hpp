@@ -66,7 +66,7 @@ struct GpuCopiers {
   std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or calibrate is off.
 };
 
-/// The CpuCopier, the counters, and the mutex of all copiers.
+/// The CpuCopier, the counters, and the mutex and the epoch of all copiers.
 class SharedCopiers {
  public:
   explicit SharedCopiers(std::unique_ptr<copy::CpuCopier> threads) : cpu(std::move(threads)) {}
@@ -74,6 +74,8 @@ class SharedCopiers {
   /// Guards all copiers and what their orders point to. Locked by each function of an Endpoint,
   /// after the peer's mutex and before LocalTransport::mutex_.
   mutable base::Mutex mutex;
+  /// Of LocalPaths; raised after what makes them untrue.
+  std::atomic<std::uint64_t> epoch{1};
   const std::unique_ptr<copy::CpuCopier> cpu;
 
   void count(copy::Method method, std::size_t blocks) noexcept LINKSPAN_REQUIRES(mutex) {
@@ -168,7 +170,6 @@ class LocalTransport final : public Transport {
   const LocalOptions options_;
   std::array<std::byte, 16> proof_{};
   MappingCache mappings_;
-  std::atomic<std::uint64_t> epoch_{1};  // of LocalPaths; raised after what makes them untrue
 
   base::Mutex bringing_up_;  // one GPU at a time
   mutable base::Mutex mutex_;
