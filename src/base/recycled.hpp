@@ -24,14 +24,14 @@ class RecyclingAllocator {
   explicit RecyclingAllocator(const RecyclingAllocator<U>&) noexcept {}
 
   T* allocate(std::size_t count) {
-    for (std::atomic<void*>& slot : slots_)
+    for (std::atomic<void*>& slot : slots)
       if (slot.load(std::memory_order_relaxed) != nullptr)
         if (void* const kept = slot.exchange(nullptr, std::memory_order_acquire))
           return static_cast<T*>(kept);
     return static_cast<T*>(::operator new(count * sizeof(T)));
   }
   void deallocate(T* ended, std::size_t) noexcept {
-    for (std::atomic<void*>& slot : slots_) {
+    for (std::atomic<void*>& slot : slots) {
       void* empty = nullptr;
       if (slot.compare_exchange_strong(empty, ended, std::memory_order_release,
                                        std::memory_order_relaxed))
@@ -45,7 +45,7 @@ class RecyclingAllocator {
   static constexpr std::size_t kKept = 16;
   static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 
-  inline static constinit std::array<std::atomic<void*>, kKept> slots_{};
+  inline static constinit std::array<std::atomic<void*>, kKept> slots{};
 };
 
 template <class T>
