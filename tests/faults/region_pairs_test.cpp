@@ -141,7 +141,7 @@ class RegionPairs : public ::testing::TestWithParam<MeetingCase> {
     Pair pair(environment());
     Pairs out = make(pair), in = make(pair), later = make(pair);
     std::size_t ended = 0;
-    // What lies in a stream of a GPU is not taken back.
+    // Copies that are in a GPU's stream run to their end.
     const bool shows = by_tcp() || kind_of(GetParam().kind).kind != MemoryKind::device;
     for (int round = 0; round < 3 || (shows && ended == 0 && round < 50); ++round) {
       const bool cancels = ends_as == Code::canceled;

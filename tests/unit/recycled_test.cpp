@@ -42,6 +42,17 @@ TEST(Recycled, GivesEachObjectItsOwnMemory_HoweverManyThereAre) {
   }
 }
 
+TEST(Recycled, GivesSeveralObjectsTheirOwnRoom_BesideThoseOfOne) {
+  RecyclingAllocator<Object> memory;
+  memory.deallocate(memory.allocate(1), 1);  // kept, and too small for what follows
+  std::vector<Object, RecyclingAllocator<Object>> several(100);
+  for (const Object& each : several) EXPECT_EQ(each.value, 7u);
+  several.shrink_to_fit();
+  several = {};
+  const auto one = make_recycled<Object>();
+  EXPECT_EQ(one->value, 7u);
+}
+
 TEST(Recycled, IsMadeAndEndedByAllThreadsAtOnce) {
   std::vector<std::jthread> threads;
   for (std::uint64_t mine = 1; mine <= 4; ++mine)

@@ -12,12 +12,17 @@ namespace {
 using Pairs = std::vector<engine::Submission::Pair>;
 
 Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                        const Pairs& pairs, const TransferOptions& options) {
+  return handle_of<Transfer>(
+      impl, [&](auto& its) { return its.submission.submit(peer, op, pairs, options); });
+}
+
+Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
                         std::span<const TransferPart> parts, const TransferOptions& options) {
   Pairs pairs;
   pairs.reserve(parts.size());
   for (const TransferPart& each : parts) pairs.push_back({each.local, each.remote, each.shape});
-  return handle_of<Transfer>(
-      impl, [&](auto& its) { return its.submission.submit(peer, op, pairs, options); });
+  return submit(impl, peer, op, pairs, options);
 }
 
 Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
@@ -30,8 +35,7 @@ Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::ui
   Pairs pairs;
   pairs.reserve(local.size());
   for (std::size_t i = 0; i < local.size(); ++i) pairs.push_back({local[i], remote[i], shape});
-  return handle_of<Transfer>(
-      impl, [&](auto& its) { return its.submission.submit(peer, op, pairs, options); });
+  return submit(impl, peer, op, pairs, options);
 }
 
 }  // namespace

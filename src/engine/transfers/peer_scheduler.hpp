@@ -11,9 +11,9 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
-#include <memory_resource>
 #include <optional>
 #include <set>
 #include <string>
@@ -252,10 +252,10 @@ class PeerScheduler final : private RendezvousHost {
     base::Time since = base::Clock::steady().now();
   } status_ LINKSPAN_GUARDED_BY(mutex_);
   // Transfers that are not quiet, by id; also of handles, which wait for `quiet`.
-  // The pool keeps the nodes of those that have ended for those to come.
-  std::pmr::unsynchronized_pool_resource pool_ LINKSPAN_GUARDED_BY(mutex_);
-  std::pmr::map<std::uint64_t, std::shared_ptr<TransferState>> transfers_
-      LINKSPAN_GUARDED_BY(mutex_){&pool_};
+  using Transfers = std::map<
+      std::uint64_t, std::shared_ptr<TransferState>, std::less<>,
+      base::RecyclingAllocator<std::pair<const std::uint64_t, std::shared_ptr<TransferState>>>>;
+  Transfers transfers_ LINKSPAN_GUARDED_BY(mutex_);
   // Those of which not all batches are posted. `sweep_`: some of them were stopped.
   std::deque<std::shared_ptr<TransferState>> queue_ LINKSPAN_GUARDED_BY(mutex_);
   bool sweep_ LINKSPAN_GUARDED_BY(mutex_) = false;

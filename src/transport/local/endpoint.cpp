@@ -75,7 +75,7 @@ Status LocalEndpoint::post(const Batch& batch) {
   if (local == nullptr)
     return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
-  LocalInflightBatch& inflight = add_inflight();
+  LocalInflightBatch& inflight = inflight_.emplace_back();
   inflight.id = batch.cookie;
   inflight.op = batch.op;
   inflight.remote = memory;
@@ -85,32 +85,13 @@ Status LocalEndpoint::post(const Batch& batch) {
   inflight.ctas = batch.hints.ctas;
   if (Status status = begin(inflight, *local, path, *std::move(shape), batch.streams);
       !status.ok()) {
-    remove_inflight(std::prev(inflight_.end()));
+    inflight_.pop_back();
     return status;
   }
   inflight.reported_path = batch.path_taken;
   if (inflight.reported_path != nullptr) *inflight.reported_path = inflight.path;
   ++ours_;
   return {};
-}
-
-LocalEndpoint::LocalInflightBatch& LocalEndpoint::add_inflight() {
-  if (unused_.empty()) return inflight_.emplace_back();
-  inflight_.splice(inflight_.end(), unused_, unused_.begin());
-  return inflight_.back();
-}
-
-std::list<LocalEndpoint::LocalInflightBatch>::iterator LocalEndpoint::remove_inflight(
-    std::list<LocalInflightBatch>::iterator ended) {
-  constexpr std::size_t kMaxUnused = 16, kMaxPieces = 64;
-  if (unused_.size() == kMaxUnused) return inflight_.erase(ended);
-  const auto next = std::next(ended);
-  std::vector<copy::Piece> pieces = std::move(ended->pieces);
-  pieces.clear();
-  *ended = {};
-  if (pieces.capacity() <= kMaxPieces) ended->pieces = std::move(pieces);
-  unused_.splice(unused_.begin(), inflight_, ended);
-  return next;
 }
 
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes

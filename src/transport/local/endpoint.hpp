@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/recycled.hpp"
 #include "transport/batch.hpp"
 #include "transport/local/bounce.hpp"
 #include "transport/local/completion_flags.hpp"
@@ -119,7 +120,7 @@ class LocalEndpoint final : public Endpoint {
     PathTaken path;
     PathTaken* reported_path = nullptr;  // Batch::path_taken
     Mapped mapped = Mapped::nothing;
-    std::vector<copy::Piece> pieces;
+    std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
     copy::PageList pages;                // instead of pieces, in one order
     std::vector<std::uint32_t> indices;  // copied while pages wait for room with the copier
     const PinnedPages* kept = nullptr;   // index lists that are ready for the kernel
@@ -151,10 +152,6 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
                    const LocalPath& path, BatchSummary shape, bool for_peer) const;
   Status ready() const;
-  LocalInflightBatch& add_inflight();
-  /// Removes an entry of inflight_, and returns the next one.
-  std::list<LocalInflightBatch>::iterator remove_inflight(
-      std::list<LocalInflightBatch>::iterator ended);
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
                CheckedShape shape, const StreamDependencies& streams);
   void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
@@ -209,8 +206,7 @@ class LocalEndpoint final : public Endpoint {
   const Status cross_process_;  // at connect; cross_process() is newer
   bool serves_ = true, closed_ = false, terminated_ = false;
   base::Time last_request_due_{};  // the peer runs requests one after the other
-  std::list<LocalInflightBatch> inflight_;
-  std::list<LocalInflightBatch> unused_;  // so that few batches in flight allocate nothing
+  std::list<LocalInflightBatch, base::RecyclingAllocator<LocalInflightBatch>> inflight_;
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
   std::uint64_t last_request_id_ = 0;
   // By GPU; null: host memory.

@@ -94,7 +94,7 @@ void LocalEndpoint::add_steps(LocalInflightBatch& parent) {
 
 void LocalEndpoint::add_step(LocalInflightBatch& parent, unsigned chunk) {
   BouncedBatch& bounced = *parent.bounced;
-  LocalInflightBatch& step = add_inflight();
+  LocalInflightBatch& step = inflight_.emplace_back();
   step.parent = &parent;
   step.chunk = chunk;
   step.state = BatchState::starting_phase;

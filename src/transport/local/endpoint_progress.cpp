@@ -116,7 +116,7 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
     const bool step = inflight->parent != nullptr;
     --(step ? steps_ : inflight->for_peer ? for_peer_ : ours_);
     if (!step && !inflight->for_peer) ++completed;
-    inflight = remove_inflight(inflight);
+    inflight = inflight_.erase(inflight);
   }
   return completed;
 }

@@ -74,7 +74,8 @@ class SharedCopiers {
   /// Guards all copiers and what their orders point to. Locked by each function of an Endpoint,
   /// after the peer's mutex and before LocalTransport::mutex_.
   mutable base::Mutex mutex;
-  /// Of LocalPaths; raised after what makes them untrue.
+  /// Counts the GPUs that came up and the regions and mappings that ended. A LocalPath that was
+  /// found before one of them is not used after it.
   std::atomic<std::uint64_t> epoch{1};
   const std::unique_ptr<copy::CpuCopier> cpu;
 
