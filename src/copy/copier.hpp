@@ -104,6 +104,9 @@ struct Order {
   /// cpu_threads, pageable: host memory may be unmapped or protected, so it is copied by system
   /// calls, and the order then ends as `unreachable`.
   bool guarded = false;
+  /// cpu_threads: no access to either memory waits for another process, as in sealed tmpfs. start()
+  /// then copies what is small itself.
+  bool sealed = false;
   /// GPU only: the order starts after the event, which was recorded in a user's stream and may not
   /// complete for long. Meanwhile the orders of one `stream` have a queue of their own.
   const cuda::Event* after = nullptr;

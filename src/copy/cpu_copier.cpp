@@ -70,13 +70,19 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   for (const Piece& piece : order.pieces) bytes += piece.bytes;
   CpuJob& job = jobs_[index];
   job.cut(order, chunk_bytes(order.method, bytes));
-  if (Status s = start_threads(job.chunks.size()); !s.ok()) return s;
+  const bool here = order.method == Method::cpu_threads && order.sealed && bytes <= kInlineBytes &&
+                    order.pieces.size() <= kInlinePieces && !job.chunks.empty();
+  if (Status s = here ? Status() : start_threads(job.chunks.size()); !s.ok()) return s;
   free_.pop_back();
-
+  job.ticket = ++accepted_ * kOrders + index;
+  if (here) {
+    job.status = job.copy(0);  // the only chunk
+    job.done.store(true, std::memory_order_relaxed);
+    return job.ticket;
+  }
   const base::Time now = clock_.now();
   last_due_ =
       std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
-  job.ticket = ++accepted_ * kOrders + index;
   job.due = last_due_;
   job.last_poll = job.waiting_since = now;
   queue_.add(job);

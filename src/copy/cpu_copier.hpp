@@ -1,9 +1,10 @@
 // copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
 //
-// start() cuts an order into chunks and queues it. Executors take chunk after chunk in the order of
-// the orders; the one that ends the last chunk publishes the result. For `pageable` an executor has
-// several chunks in flight, one for each staging buffer; while its GPU moves none of them it takes
-// chunks that need no buffer.
+// start() copies a small order of sealed memory itself: waking an executor takes longer. It cuts
+// others into chunks and queues them. Executors take chunk after chunk in the order of the orders;
+// the one that ends the last chunk publishes the result. For `pageable` an executor has several
+// chunks in flight, one for each staging buffer; while its GPU moves none of them it takes chunks
+// that need no buffer.
 // A substitute starts when an order still waits for kPatience, and for each executor that is still
 // at an aborted order (job_queue.hpp).
 // Threads: start, abort, poll, expected: externally synchronised (under its transport's mutex).
@@ -35,6 +36,9 @@ class CpuCopier final : public Copier {
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
   /// Minimum of a `pageable` chunk, if a staging buffer is as large; the maximum is a buffer.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
+  /// Maximum of an order of sealed memory that start() copies.
+  static constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
+  static constexpr std::size_t kInlinePieces = 64;
   static constexpr Duration kPatience = std::chrono::milliseconds(10);
 
   /// Makes a copier without threads and pinned memory. Executors pin their share of `staging` bytes

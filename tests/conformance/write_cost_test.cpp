@@ -50,13 +50,13 @@ struct CostCase {
   Cost most;
 };
 
-// The bookkeeping of peers, that of the peer, the copiers. Copies by threads of the CPU take three
-// more, to hand the work over. What has ended leaves its memory for what comes.
+// The bookkeeping of peers, that of the peer, the copiers. What has ended leaves its memory for
+// what comes.
 const CostCase kCases[] = {
     {"between_gpus", kKinds[0], kKinds[1], false, {3, 0}},
     {"between_gpus_prepared", kKinds[0], kKinds[1], true, {3, 0}},
-    {"shared_memory", kKinds[4], kKinds[4], false, {6, 0}},
-    {"shared_memory_prepared", kKinds[4], kKinds[4], true, {6, 0}},
+    {"shared_memory", kKinds[4], kKinds[4], false, {3, 0}},
+    {"shared_memory_prepared", kKinds[4], kKinds[4], true, {3, 0}},
 };
 
 class WriteCost : public ::testing::TestWithParam<CostCase> {

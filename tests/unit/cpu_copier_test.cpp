@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -76,6 +79,17 @@ Bytes expected_after(Bytes to, const Bytes& from, const std::vector<Piece>& offs
   return to;
 }
 
+/// Returns how many executors of this process live.
+std::size_t executors() {
+  std::size_t found = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    found += name == "ls-copy" ? 1 : 0;
+  }
+  return found;
+}
+
 class CpuCopierTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -95,6 +109,40 @@ TEST_F(CpuCopierTest, CopiesExactlyThePieces) {
   const auto pieces = placed(offsets, address(to.data()), address(from.data()));
   ASSERT_TRUE(run(*copier, {.method = Method::cpu_threads, .pieces = pieces}).ok());
   EXPECT_TRUE(to == want);
+}
+
+TEST_F(CpuCopierTest, CopiesSmallSealedMemoryBeforeStartReturns) {
+  const Bytes from = pattern(CpuCopier::kInlineBytes + 200, 1);
+  Bytes to(from.size(), kPoison);
+  const auto all = [&](std::size_t count) {
+    std::vector<Piece> pieces{{3, 1, CpuCopier::kInlineBytes - 4 * (count - 1)}};
+    while (pieces.size() < count)
+      pieces.push_back({pieces.back().to + pieces.back().bytes + 1,
+                        pieces.back().from + pieces.back().bytes + 1, 4});
+    return pieces;
+  };
+  for (const std::size_t count : {std::size_t{1}, CpuCopier::kInlinePieces}) {
+    const auto offsets = all(count);
+    const Bytes want = expected_after(to, from, offsets);
+    const auto pieces = placed(offsets, address(to.data()), address(from.data()));
+    const auto ticket =
+        copier->start({.method = Method::cpu_threads, .pieces = pieces, .sealed = true});
+    ASSERT_TRUE(ticket.ok());
+    EXPECT_EQ(copier->expected(base::Time{}), base::Time{});
+    const auto end = copier->poll(*ticket);
+    ASSERT_TRUE(end.has_value()) << count;
+    EXPECT_TRUE(end->ok());
+    EXPECT_TRUE(to == want);
+  }
+  EXPECT_EQ(executors(), 0u);
+  // Executors copy what is larger, has more pieces, or is not sealed.
+  const Piece larger[] = {{address(to.data()), address(from.data()), CpuCopier::kInlineBytes + 1}};
+  const auto more =
+      placed(all(CpuCopier::kInlinePieces + 1), address(to.data()), address(from.data()));
+  EXPECT_TRUE(run(*copier, {.pieces = larger, .sealed = true}).ok());
+  EXPECT_EQ(executors(), 1u);
+  EXPECT_TRUE(run(*copier, {.pieces = more, .sealed = true}).ok());
+  EXPECT_TRUE(run(*copier, {.pieces = std::span(more).first(1)}).ok());
 }
 
 TEST_F(CpuCopierTest, CompletesWhatHasNoBytes) {

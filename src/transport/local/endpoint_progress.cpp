@@ -44,6 +44,8 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
        .to_gpu = on_gpu(inflight.op == Op::read ? inflight.target->key.kind
                                                 : inflight.remote->key().kind),
        .guarded = touches_private_memory(inflight),
+       .sealed = inflight.target->key.kind == MemoryKind::shared &&
+                 inflight.remote->key().kind == MemoryKind::shared,
        .after = streams.after,
        .stream = streams.stream,
        .release = wave.size() == inflight.pieces.size() ? streams.release : nullptr,
