@@ -81,6 +81,7 @@ python_steps() {
     step "example_$example" 120 python3 "$pack/examples/python/$example.py"
   done
   step example_connector 120 python3 "$pack/examples/kv_connector/main.py"
+  step example_connector_tcp 120 python3 "$pack/examples/kv_connector/main.py" --tcp 127.0.0.1
 }
 
 run_all() {

@@ -1,9 +1,13 @@
-"""A decode process: its caches, its connector, and the calls that it takes from a pipe."""
+"""A decode process: its caches, its connector, and the calls that it takes from stdin."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import signal
+import sys
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -30,7 +34,7 @@ def make_caches(layers: int, pages: int, heads: int, gpu: int) -> list[Any]:
 
 
 def computed(request: int, layer: int, pages: int) -> np.ndarray:
-    """What belongs into a layer of a request: eight of its bytes occur nowhere else."""
+    """Returns a layer of a request: each eight bytes of it occur nowhere else."""
     words = np.arange(pages * 2 * TOKENS * HEADS * HEAD_BYTES // 8, dtype=np.uint64)
     words += np.uint64(request << 48 | layer << 32)
     shape = (pages, 2 * TOKENS, HEADS, HEAD_BYTES)
@@ -38,16 +42,16 @@ def computed(request: int, layer: int, pages: int) -> np.ndarray:
 
 
 class Decode:
-    def __init__(self, name: str, heads: range, size: tuple[int, int], address: str) -> None:
+    def __init__(self, name: str, heads: range, size: tuple[int, int], secret: Any) -> None:
         self.name, self.heads = name, heads
         self.caches = make_caches(*size, len(heads), 1)
         self.expected = [np.full(tuple(each.shape), WIPED, np.uint8) for each in self.caches]
         layout = Layout(TOKENS, len(heads), heads.start, HEAD_BYTES)
-        self.connector = KVConnector(name, address, layout, self.caches)
+        self.connector = KVConnector(name, layout, self.caches, secret)
         self.outcomes: dict[str, str] = {}
 
-    def metadata(self) -> bytes:
-        return self.connector.metadata()
+    def metadata(self, address: str) -> bytes:
+        return self.connector.metadata(address)
 
     def expect(self, request: str, pages: list[int]) -> None:
         self.connector.start_receive(request, "prefill", len(pages))
@@ -63,7 +67,7 @@ class Decode:
         return self.outcomes.pop(request)
 
     def abort(self, request: str, pages: list[int]) -> None:
-        """Its pages are used again at once."""
+        """Aborts it, and uses its pages again at once."""
         self.connector.abort(request)
         self.wipe(pages)
 
@@ -74,7 +78,7 @@ class Decode:
             torch.cuda.synchronize()  # the prefill side follows no stream of ours
 
     def check(self, pages: list[int], request: int) -> None:
-        """These hold that request, all others what they held before."""
+        """Checks that these pages hold the request, and all others what they held before."""
         heads = slice(self.heads.start, self.heads.stop)
         for layer, expected in enumerate(self.expected):
             expected[pages] = computed(request, layer, len(pages))[:, :, heads]
@@ -85,13 +89,14 @@ class Decode:
             if wrong := np.count_nonzero((cache.cpu().numpy() if GPUS else cache) != expected):
                 raise ValueError(f"{self.name}: {wrong} bytes of layer {layer} are wrong")
 
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def serve(pipe: Connection, *arguments: Any) -> None:
-    """Until the prefill side has ended, or asks for nothing any more."""
-    decode = Decode(*arguments)
-    while pipe.poll(SECONDS):
-        try:
-            what, *of = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(getattr(decode, what)(*of))
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError):  # the prefill side has ended
+        decode = Decode(*pickle.load(sys.stdin.buffer))
+        while True:
+            what, *arguments = pickle.load(sys.stdin.buffer)
+            pickle.dump(getattr(decode, what)(*arguments), sys.stdout.buffer)
+            sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""How a rank lays out its cache, and what of it another rank needs."""
+"""Describes how a rank lays out its cache, and what of it another rank needs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Layout:
 
     def common_heads(
         self, other: Layout, mine: np.ndarray, its: np.ndarray
-    ) -> Iterator[tuple[linkspan.Strides, int]]:
-        """The heads that both ranks have: a shape for each run of pages that lie one behind the
-        other on both sides, and their number. The rows of tokens are equally far from each other
-        across K, V and pages, so that one level of strides has them all."""
+    ) -> Iterator[linkspan.Strides]:
+        """Returns the heads that both ranks have: a shape for each run of pages that follow each
+        other on both sides. The rows of tokens are equally far apart across K, V and pages, so one
+        level of strides has them all."""
         first = max(self.first_head, other.first_head)
         count = min(self.first_head + self.heads, other.first_head + other.heads) - first
         here, there = ((first - each.first_head) * self.head_bytes for each in (self, other))
@@ -41,4 +41,4 @@ class Layout:
             bases = int(mine[run[0]]) * self.page + here, int(its[run[0]]) * other.page + there
             yield linkspan.Strides(
                 count * self.head_bytes, [rows], local_base=bases[0], remote_base=bases[1]
-            ), len(run)
+            )

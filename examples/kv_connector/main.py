@@ -1,22 +1,23 @@
 """A prefill process and three decode processes: one rank with all heads, two with half of them.
 
-    python3 examples/kv_connector/main.py [--quick]
+    python3 examples/kv_connector/main.py [--quick] [--tcp HOST [--by "ssh HOST"]]
 
-Requests come in two chunks, layer by layer. One is aborted by the prefill side and one by the
-decode side, and their pages are used again at once; a rank is killed under a request and comes back
-under its name. All bytes are compared, those that nothing may touch too.
+Requests are sent layer by layer in two chunks, or whole. One is aborted by the prefill side and one
+by the decode side, and their pages are used again at once. A rank is killed during a request and
+restarts under its name. All bytes are compared, also those that nothing may touch.
 """
 
 from __future__ import annotations
 
 import argparse
+import secrets
+import shlex
 import sys
 import tempfile
 import time
 from typing import Callable
 
 import linkspan
-import numpy as np
 from decode import HEADS, SECONDS
 from prefill import Prefill
 
@@ -32,8 +33,12 @@ def unequal_heads(prefill: Prefill) -> str:
     return prefill.serve(["decode.0", "decode.1"])
 
 
+def whole_request(prefill: Prefill) -> str:
+    return prefill.serve([*RANKS], whole=True)
+
+
 def abort_by_prefill(prefill: Prefill) -> str:
-    """The next request takes its pages, the other way round, and only half of the receiver's."""
+    """Gives its pages to the next request, in reverse, and half of the receiver's."""
     decode, caught = prefill.ranks["decode"], 0
     for _ in range(100):  # until it is not complete before
         name, mine, its = prefill.begin("decode", prefill.size[0])
@@ -51,7 +56,7 @@ def abort_by_prefill(prefill: Prefill) -> str:
 
 
 def abort_by_decode(prefill: Prefill) -> str:
-    """The decode side wipes its pages at once, and the prefill side computes something else."""
+    """Wipes the pages on the decode side at once; the prefill side computes something else."""
     decode = prefill.ranks["decode"]
     name, mine, its = prefill.begin("decode", prefill.size[0] - 1)
     decode.ask("abort", name, its)
@@ -65,12 +70,12 @@ def abort_by_decode(prefill: Prefill) -> str:
 
 def restart(prefill: Prefill) -> str:
     layers = prefill.size[0]
-    name, mine, _ = prefill.begin("decode", layers // 2)
+    name, _, _ = prefill.begin("decode", layers // 2)
     old = prefill.connector.remotes["decode"]
-    prefill.ranks["decode"].process.kill()
-    prefill.ranks["decode"].process.join(SECONDS)
+    prefill.ranks["decode"].ask("die")
+    prefill.ranks["decode"].process.wait(SECONDS)
     for layer in range(layers // 2, layers):
-        prefill.connector.send_layer(name, layer, np.arange(len(mine)))
+        prefill.connector.send(name, slice(layer, layer + 1))
     error = prefill.outcome(name)
     if not isinstance(error, linkspan.DisconnectedError):
         raise RuntimeError(f"{name} ended with {error!r}")
@@ -85,15 +90,20 @@ def restart(prefill: Prefill) -> str:
 
 
 CASES: list[Callable[[Prefill], str]]
-CASES = [equal_heads, unequal_heads, abort_by_prefill, abort_by_decode, restart]
+CASES = [equal_heads, unequal_heads, whole_request, abort_by_prefill, abort_by_decode, restart]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="some seconds on any machine")
-    size = (8, 256) if parser.parse_args().quick else (32, 512)  # layers, and pages of each
+    parser.add_argument("--tcp", metavar="HOST", help="by TCP, with a secret; where decode listens")
+    parser.add_argument("--by", default="", help="the command that starts decode, as 'ssh HOST'")
+    options = parser.parse_args()
+    size = (8, 128) if options.quick else (32, 512)  # layers, and pages of each
     with tempfile.TemporaryDirectory() as folder:
-        prefill = Prefill(RANKS, size, folder)
+        address = f"tcp:{options.tcp}:0" if options.tcp else f"unix:{folder}/{{}}"
+        secret = secrets.token_bytes(32) if options.tcp else None
+        prefill = Prefill(RANKS, size, address, secret, shlex.split(options.by))
         for case in CASES:
             print(f"{case.__name__}: {case(prefill)}", flush=True)
         print(f"{prefill.moved} bytes in {prefill.requests} requests, verified")

@@ -4,67 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Sequence
+from typing import Any
 
 import linkspan
 import numpy as np
 from layout import Layout
 
-SECONDS = 10.0  # in which a layer arrives
+SECONDS = 10.0  # the deadline of a transfer
 
 
 @dataclasses.dataclass
 class Remote:
-    """A rank of the decode side, in one of its lives."""
+    """A process of the decode side."""
 
     peer: linkspan.Peer
     layers: list[linkspan.RemoteRegion]
     layout: Layout
 
 
+@dataclasses.dataclass
 class Send:
-    """Pages `mine` here become pages `its` there, layer by layer and chunk by chunk.
+    """Sends pages `mine` here to pages `its` there, whole or by layers and chunks."""
 
-    Made at admission, off the path of the forward pass: where the ranks have the same heads the
-    pages are checked here, once, and then posted by position.
-    """
+    name: str
+    layers: list[linkspan.Region]
+    layout: Layout
+    to: Remote
+    mine: np.ndarray
+    its: np.ndarray
+    posted: int = 0  # pages of layers
+    transfers: list[linkspan.Transfer] = dataclasses.field(default_factory=list)
 
-    def __init__(
-        self,
-        name: str,
-        layers: Sequence[linkspan.Region],
-        layout: Layout,
-        to: Remote,
-        mine: Sequence[int],
-        its: Sequence[int],
-    ) -> None:
-        self.name, self.layers, self.layout, self.to = name, layers, layout, to
-        self.mine, self.its = np.asarray(mine), np.asarray(its)
-        self.left = len(self.mine) * len(layers)  # pages of layers that are not posted yet
-        self.transfers: list[linkspan.Transfer] = []
-        self.prepared: list[linkspan.Prepared] = []
-        if to.layout == layout:
-            pages = linkspan.Pages(layout.page, self.mine, self.its)
-            pairs = zip(layers, to.layers)
-            self.prepared = [to.peer.prepare("write", *pair, pages) for pair in pairs]
-
-    def post(self, layer: int, chunk: np.ndarray) -> None:
-        """These positions of one layer, behind what is queued on the current stream."""
-        self.left -= len(chunk)
-        if self.prepared:
-            self.transfers.append(self.prepared[layer].post(chunk, **self._options(len(chunk))))
-            return
-        sides = self.layers[layer], self.to.layers[layer]
-        heads = self.layout.common_heads(self.to.layout, self.mine[chunk], self.its[chunk])
-        for shape, pages in heads:
-            self.transfers.append(self.to.peer.write(*sides, shape, **self._options(pages)))
-
-    def _options(self, pages: int) -> dict[str, Any]:
-        arrived = f"kv {pages} {self.name}".encode()
-        return {"after": "current", "deadline": SECONDS, "notification": arrived}
+    def post(self, layers: slice, positions: Any) -> None:
+        """Starts one transfer of these layers and positions. Its notification, after all of its
+        data, has the number of pages; the decode side counts them."""
+        mine, its = self.mine[positions], self.its[positions]
+        here, there = self.layers[layers], self.to.layers[layers]
+        pages = len(here) * len(mine)
+        options = {
+            "after": "current",
+            "deadline": SECONDS,
+            "notification": f"kv {pages} {self.name}".encode(),
+        }
+        write = self.to.peer.write
+        if self.to.layout == self.layout:
+            same = linkspan.Pages(self.layout.page, mine, its)
+            self.transfers.append(write(here, there, same, **options))
+        else:
+            heads = list(self.layout.common_heads(self.to.layout, mine, its))
+            parts = [(*pair, shape) for pair in zip(here, there) for shape in heads]
+            self.transfers.append(write(parts, **options))
+        self.posted += pages
 
     def complete(self) -> bool:
-        return self.left == 0 and all(each.status == "ok" for each in self.transfers)
+        everything = len(self.mine) * len(self.layers)
+        return self.posted == everything and all(each.status == "ok" for each in self.transfers)
 
     def error(self) -> linkspan.Error | None:
         for each in self.transfers:
@@ -76,7 +70,8 @@ class Send:
         return None
 
     def end(self) -> int:
-        """Early. When it returns nobody reads or writes the pages; how many transfers it caught."""
+        """Cancels all transfers. When it returns, none uses the pages any more. Returns how many
+        it canceled."""
         for each in reversed(self.transfers):
             each.cancel()
         for each in self.transfers:
