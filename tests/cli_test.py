@@ -32,6 +32,8 @@ HOST_ROWS = {
     "pages.64x16KiB",
     "pages.16x64KiB",
     "pages.64x256B",
+    "pages.4x64.sets",
+    "pages.4x64.triples",
     "blocks.16x64KiB",
     "blocks.100xodd",
     "gpu_gpu.8B.submit_to_done.p50",
@@ -261,6 +263,10 @@ class Bench(unittest.TestCase):
         self.assertEqual(rows["pages.64x4KiB"]["path"], "cuda_ipc+sm_kernel")
         self.assertIn("indices in mapped memory", rows["pages.64x4KiB.prepared"]["ceiling_how"])
         self.assertIn("in the GPU's memory", rows["pages.64x4KiB.gpu_indices"]["ceiling_how"])
+        for row in ("pages.4x64.sets", "pages.4x64.triples"):
+            self.assertEqual(rows[row]["path"], "cuda_ipc+sm_kernel")
+            self.assertEqual(rows[row]["executor"], "here")
+            self.assertIn("one list of all regions in the GPU's", rows[row]["ceiling_how"])
         for row in ("pageable_gpu.1MiB", "gpu_pageable.1MiB.read"):
             self.assertIn("8 threads with pinned slots", rows[row]["ceiling_how"])
             self.assertIn("cuStreamSynchronize", rows[row]["beside"][-1]["how"])

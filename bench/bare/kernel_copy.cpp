@@ -24,6 +24,14 @@ void put_lists(const KernelPages& pages, std::byte* to) {
               pages.from_index.size_bytes());
 }
 
+/// Puts entries of at most `entry` bytes.
+void put_list(std::span<const KernelPiece> pieces, std::uint64_t entry, std::byte* to) {
+  auto* list = reinterpret_cast<KernelPiece*>(to);
+  for (const KernelPiece& piece : pieces)
+    for (std::uint64_t done = 0; done < piece.bytes; done += entry)
+      *list++ = {piece.to + done, piece.from + done, std::min(piece.bytes - done, entry)};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KernelCopy>> KernelCopy::create(const cuda::Device& device) {
@@ -50,8 +58,10 @@ Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit, bool 
   if (!scope.ok()) return scope.status();
   const std::size_t count = pages.to_index.size(), index_bytes = count * sizeof(std::uint32_t);
   if (Status s = reserve(*scope, 2 * index_bytes); !s.ok()) return s;
-  if (on_gpu && (!again || !gpu_list_))
-    if (Status s = upload(*scope, pages); !s.ok()) return s;
+  if (on_gpu && (!again || !gpu_list_)) {
+    put_lists(pages, list_->data());
+    if (Status s = upload(*scope, 2 * index_bytes); !s.ok()) return s;
+  }
 
   const auto begin = Clock::now();
   if (!again && !on_gpu) put_lists(pages, list_->data());
@@ -74,23 +84,26 @@ Result<Duration> KernelCopy::run(const KernelPages& pages, Duration limit, bool 
                 begin, limit);
 }
 
-Result<Duration> KernelCopy::run(std::span<const KernelPiece> pieces, Duration limit) {
+Result<Duration> KernelCopy::run(std::span<const KernelPiece> pieces, Duration limit, bool again,
+                                 bool on_gpu) {
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   std::uint64_t bytes = 0;
   for (const KernelPiece& piece : pieces) bytes += piece.bytes;
   const std::uint64_t entry = entry_bytes(bytes);
-  if (Status s = reserve(*scope, (pieces.size() + bytes / entry) * sizeof(KernelPiece)); !s.ok())
-    return s;
-
-  const auto begin = Clock::now();
-  auto* const list = reinterpret_cast<KernelPiece*>(list_->data());
   std::uint32_t count = 0;
   for (const KernelPiece& piece : pieces)
-    for (std::uint64_t done = 0; done < piece.bytes; done += entry)
-      list[count++] = {piece.to + done, piece.from + done, std::min(piece.bytes - done, entry)};
-  cuda::CUdeviceptr address = list_->device_address(), abort = abort_.address();
-  cuda::CUdeviceptr aborted = aborted_.address();
+    count += static_cast<std::uint32_t>((piece.bytes + entry - 1) / entry);
+  if (Status s = reserve(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
+  if (on_gpu && (!again || !gpu_list_)) {
+    put_list(pieces, entry, list_->data());
+    if (Status s = upload(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
+  }
+
+  const auto begin = Clock::now();
+  if (!again && !on_gpu) put_list(pieces, entry, list_->data());
+  cuda::CUdeviceptr address = on_gpu ? gpu_list_->address() : list_->device_address();
+  cuda::CUdeviceptr abort = abort_.address(), aborted = aborted_.address();
   void* parameters[] = {&address, &count, &abort, &aborted};
   return launch(*scope, device_.copy_blocks(), count, parameters, begin, limit);
 }
@@ -103,10 +116,8 @@ Status KernelCopy::reserve(const cuda::DeviceScope& scope, std::uint64_t bytes) 
   return {};
 }
 
-Status KernelCopy::upload(const cuda::DeviceScope& scope, const KernelPages& pages) {
-  put_lists(pages, list_->data());
-  auto memory = cuda::DeviceBuffer::create(
-      scope, pages.to_index.size_bytes() + pages.from_index.size_bytes());
+Status KernelCopy::upload(const cuda::DeviceScope& scope, std::uint64_t bytes) {
+  auto memory = cuda::DeviceBuffer::create(scope, bytes);
   if (!memory.ok()) return memory.status();
   gpu_list_ = *std::move(memory);
   if (Status s =

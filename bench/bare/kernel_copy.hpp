@@ -40,11 +40,13 @@ class KernelCopy {
 
   /// From before the list is written to the moment that the host sees the end. The first run of a
   /// longer list than any before makes room for it, off the clock. timed_out: as GpuCopy::run().
-  /// `again`: the lists lie where the last run, of the same pages, has put them. `on_gpu`: that is
-  /// memory of the GPU, off the clock.
+  /// `again`: the lists lie where the last run, of the same pages or pieces, has put them.
+  /// `on_gpu`: that is memory of the GPU, off the clock. Pieces may be of any number of
+  /// allocations.
   Result<Duration> run(const KernelPages& pages, Duration limit, bool again = false,
                        bool on_gpu = false);
-  Result<Duration> run(std::span<const KernelPiece> pieces, Duration limit);
+  Result<Duration> run(std::span<const KernelPiece> pieces, Duration limit, bool again = false,
+                       bool on_gpu = false);
 
  private:
   KernelCopy(const cuda::Device& device, cuda::Stream stream, EndWord word, EndWord aborted,
@@ -56,7 +58,8 @@ class KernelCopy {
         abort_(std::move(abort)) {}
 
   Status reserve(const cuda::DeviceScope& scope, std::uint64_t bytes);
-  Status upload(const cuda::DeviceScope& scope, const KernelPages& pages);
+  /// Copies the first `bytes` of the list to memory of the GPU.
+  Status upload(const cuda::DeviceScope& scope, std::uint64_t bytes);
   std::uint64_t entry_bytes(std::uint64_t bytes) const;
   Result<Duration> launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,
                           std::uint64_t ctas, void** parameters, Clock::time_point begin,

@@ -83,12 +83,14 @@ Status Bench::set_up(std::span<const PlannedRow> rows) {
   Sizes near, far;
   const auto need = [](Sizes& sizes, Place place, std::uint64_t bytes) {
     std::uint64_t& size = sizes[place.name()];
-    size = std::max({size, bytes, kMinRegion});
+    size = std::max({size, bytes, place.region == 0 ? kMinRegion : 0});
   };
   for (const PlannedRow& row : rows) {
     const std::uint64_t bytes = Layout::of(row.run.shape).extent * row.run.depth;
-    need(near, row.local(), bytes);
-    need(far, row.remote(), bytes);
+    for (unsigned i = 0; i < row.run.shape.regions; ++i) {
+      need(near, row.local().with_region(i), bytes);
+      need(far, row.remote().with_region(i), bytes);
+    }
     if (row.kind == PlannedRow::Kind::both_ways) {
       need(near, row.remote(), bytes);
       need(far, row.local(), bytes);
@@ -112,7 +114,9 @@ std::vector<Place> Bench::held_against(const PlannedRow& row) {
 }
 
 std::vector<Pair> Bench::pairs_of(const PlannedRow& row) {
-  std::vector<Pair> out{both_->pair(row.op, row.from, row.to)};
+  std::vector<Pair> out;
+  for (unsigned i = 0; i < row.run.shape.regions; ++i)
+    out.push_back(both_->pair(row.op, row.from.with_region(i), row.to.with_region(i)));
   if (row.kind == PlannedRow::Kind::both_ways) out.push_back(both_->pair(row.op, row.to, row.from));
   return out;
 }

@@ -28,7 +28,8 @@ constexpr std::array kKinds = {KnownPlace{"device0", kGpu0}, KnownPlace{"device1
 /// do not evict each other's caches.
 RunPlan plan_of(const BenchOptions& options, const Shape& shape, unsigned depth) {
   RunPlan out{.shape = shape, .depth = depth};
-  const std::uint64_t bytes = shape.form == Form::odd ? shape.bytes : shape.count * shape.bytes;
+  const std::uint64_t bytes =
+      shape.form == Form::odd ? shape.bytes : shape.regions * shape.count * shape.bytes;
   out.latency = shape.count == 1 && bytes <= kMiB && depth == 1;
   out.verify = !options.no_verify;
   out.ceiling = options.with_ceiling;
@@ -57,8 +58,11 @@ bool has(const std::vector<Place>& here, Place place) {
 
 /// Reduces a shape to at most 1 MiB. If it has many pieces, their size stays.
 Shape quick(Shape shape) {
-  if (shape.form == Form::pages)
+  if (shape.form == Form::pages) {
     shape.count = std::min({shape.count, kMiB / shape.bytes, std::uint64_t{64}});
+    shape.regions =
+        std::min(shape.regions, static_cast<unsigned>(kMiB / shape.count / shape.bytes));
+  }
   if (shape.form == Form::blocks) shape.bytes = std::min(shape.bytes, kMiB / shape.count);
   if (shape.form == Form::odd) shape = {Form::odd, 100, kMiB};
   return shape;
@@ -95,10 +99,11 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
     run.suffix = row.suffix;
     run.against = row.against;
     run.prepared = row.prepared;
+    run.parts = row.parts;
     run.gpu_indices = row.gpu_indices;
     run.low_latency = row.low_latency;
     run.relay_gpus = row.relay_gpus;
-    if (shape.bytes == row.shape.bytes && shape.count == row.shape.count) run.bar = row.bar;
+    if (shape == row.shape) run.bar = row.bar;
     const std::string missing = what_is_missing(row, shape, here);
     if (missing.empty()) {
       out.rows.push_back({row.op, row.from, row.to, run, row.kind});

@@ -9,6 +9,9 @@ constexpr Shape whole(std::uint64_t bytes) { return {.bytes = bytes}; }
 constexpr Shape pages(std::uint64_t count, std::uint64_t bytes) {
   return {.form = Form::pages, .count = count, .bytes = bytes};
 }
+constexpr Shape pages_of_regions(unsigned regions, std::uint64_t count, std::uint64_t bytes) {
+  return {.form = Form::pages, .count = count, .bytes = bytes, .regions = regions};
+}
 constexpr Bar ratio(double value) { return {.value = value}; }
 constexpr Bar figure(double value) { return {.value = value, .absolute = true}; }
 
@@ -61,6 +64,19 @@ constexpr std::array kHostRows = {
              .against = Against::ready_on_gpu,
              .gpu_indices = true},
     SuiteRow{.from = kGpu0, .to = kGpu1, .shape = pages(100'000, 256), .label = "pages"},
+    SuiteRow{.from = kGpu0,
+             .to = kGpu1,
+             .shape = pages_of_regions(122, 67, 4 * kKiB),
+             .bar = ratio(0.90),
+             .label = "pages",
+             .suffix = ".sets"},
+    SuiteRow{.from = kGpu0,
+             .to = kGpu1,
+             .shape = pages_of_regions(122, 67, 4 * kKiB),
+             .bar = ratio(0.80),
+             .label = "pages",
+             .suffix = ".triples",
+             .parts = true},
     SuiteRow{.from = kGpu0,
              .to = kGpu1,
              .shape = {.count = 16, .bytes = kMiB},

@@ -21,6 +21,7 @@ struct SuiteRow {
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
   bool prepared = false, gpu_indices = false, low_latency = false;
+  bool parts = false;  ///< RunPlan::parts
   unsigned relay_gpus = 0;
 };
 

@@ -165,15 +165,21 @@ Result<cuda::DeviceBuffer> PairRun::put_on_gpu(std::span<Submission> all) {
 
 Result<Duration> PairRun::verified(const Contestant& contestant, std::span<const Submission> all,
                                    const Shape& shape, const Layout& layout) {
-  const std::uint64_t sent = ++seed_, before = ++seed_;
-  for (const auto& [pair, base, blocks, pages, ready] : all) {
+  // Two seeds each, so that bytes in another region show.
+  const std::uint64_t seeds = seed_ + 1;
+  seed_ += 2 * all.size();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& [pair, base, blocks, pages, ready] = all[i];
+    const std::uint64_t sent = seeds + 2 * i, before = sent + 1;
     if (Status s = fill(*pair, true, base, layout.extent, sent, base); !s.ok()) return s;
     if (!layout.gaps()) continue;
     if (Status s = fill(*pair, false, base, layout.extent, before, base); !s.ok()) return s;
   }
   auto took = contestant.run();
-  for (const auto& [pair, base, blocks, pages, ready] : all) {
-    if (!took.ok()) return took;
+  if (!took.ok()) return took;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& [pair, base, blocks, pages, ready] = all[i];
+    const std::uint64_t sent = seeds + 2 * i, before = sent + 1;
     Status arrived =
         pair->to_remote()
             ? call(target_request("arrived", pair->remote.place, {base, sent, before}) + ' ' +
@@ -198,12 +204,16 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
   std::vector<Contestant> contestants(1);
   contestants.front() = {.run = [&] { return transfer(all, plan.low_latency, plan.checksum); },
                          .same_bytes = true};
+  const bool regions = plan.shape.regions != 1;
+  if (regions) contestants.front().run = over_regions(all, plan.parts);
   if (plan.ceiling) {
-    auto bare = both_.reference_copies().make(
-        pairs.front(), layout, plan.depth, plan.prepared ? Against::ready : plan.against, out.path);
+    const Against against = plan.prepared ? Against::ready : plan.against;
+    ReferenceCopies& copies = both_.reference_copies();
+    auto bare = regions ? copies.over_regions(pairs, layout)
+                        : copies.make(pairs.front(), layout, plan.depth, against, out.path);
     if (!bare.ok()) return bare.status();
     std::move(bare->begin(), bare->end(), std::back_inserter(contestants));
-    if (pairs.size() == 2) {
+    if (!regions && pairs.size() == 2) {
       bare = both_.reference_copies().both_ways(pairs, layout.payload);
       if (!bare.ok()) return bare.status();
       std::move(bare->begin(), bare->end(), std::back_inserter(contestants));
@@ -211,8 +221,9 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
   }
   for (const Contestant& one : contestants) {
     if (!plan.verify || !one.same_bytes) continue;
-    const bool ours = &one == &contestants.front();  // a bare call is between the first pair only
-    const auto moved = ours ? std::span(all) : std::span(all).first(plan.depth);
+    const bool ours = &one == &contestants.front();
+    // A bare call is between the first pair only, except over regions.
+    const auto moved = ours || regions ? std::span(all) : std::span(all).first(plan.depth);
     const auto took = verified(one, moved, plan.shape, layout);
     if (!took.ok() && ours) return took.status();
     if (!took.ok())
@@ -245,22 +256,53 @@ Status PairRun::record(Status status) {
 
 Result<Duration> PairRun::transfer(std::span<const Submission> all, bool low_latency,
                                    bool checksum) {
-  if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
   const Peer& peer = both_.peer();
   const TransferOptions options{
       .deadline = kTransferDeadline, .low_latency = low_latency, .checksum = checksum};
-  under_way_.clear();
-  under_way_.reserve(all.size());
   const auto submit = [&](const Pair& pair, const auto& what) {
     return pair.to_remote() ? peer.write(pair.local.region(), pair.remote.region, what, options)
                             : peer.read(pair.local.region(), pair.remote.region, what, options);
   };
+  return timed(all.size(), [&](std::size_t i) {
+    const Submission& one = all[i];
+    return one.ready.valid()           ? one.ready.post(options)
+           : one.pages.page_bytes != 0 ? submit(*one.pair, one.pages)
+                                       : submit(*one.pair, std::span(one.blocks));
+  });
+}
+
+std::function<Result<Duration>()> PairRun::over_regions(std::span<const Submission> all,
+                                                        bool parts) {
+  std::vector<Region> local;
+  std::vector<RemoteRegion> remote;
+  std::vector<TransferPart> each;
+  for (const Submission& one : all) {
+    local.push_back(one.pair->local.region());
+    remote.push_back(one.pair->remote.region);
+    if (parts) each.push_back({local.back(), remote.back(), one.pages});
+  }
+  const bool write = all.front().pair->to_remote();
+  return [this, write, local = std::move(local), remote = std::move(remote), each = std::move(each),
+          pages = all.front().pages] {
+    const Peer& peer = both_.peer();
+    const TransferOptions options{.deadline = kTransferDeadline};
+    return timed(1, [&](std::size_t) {
+      if (!each.empty()) return write ? peer.write(each, options) : peer.read(each, options);
+      return write ? peer.write(local, remote, pages, options)
+                   : peer.read(local, remote, pages, options);
+    });
+  };
+}
+
+template <class Submit>
+Result<Duration> PairRun::timed(std::size_t count, const Submit& submit) {
+  if (deadline_.passed()) return Status(Code::timed_out, Scope::request, kTimeIsOver);
+  under_way_.clear();
+  under_way_.reserve(count);
   Status status;
   const auto begin = base::Clock::steady().now();
-  for (const Submission& one : all) {
-    auto moved = one.ready.valid()           ? one.ready.post(options)
-                 : one.pages.page_bytes != 0 ? submit(*one.pair, one.pages)
-                                             : submit(*one.pair, std::span(one.blocks));
+  for (std::size_t i = 0; i < count; ++i) {
+    auto moved = submit(i);
     if (!moved.ok()) {
       status = moved.status();
       break;

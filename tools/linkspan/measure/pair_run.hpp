@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,7 +34,8 @@ struct RunPlan {
   unsigned depth = 1;    ///< Row::depth
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
-  bool prepared = false;                 ///< Each transfer is prepared once and posted each time.
+  bool prepared = false;  ///< Each transfer is prepared once and posted each time.
+  bool parts = false;  ///< Of several regions: a TransferPart a pair, else one shape for all pairs.
   bool gpu_indices = false;              ///< Pages::indices_on_gpu
   bool low_latency = false;              ///< TransferOptions::low_latency
   bool checksum = false;                 ///< TransferOptions::checksum
@@ -55,8 +57,9 @@ class PairRun {
 
   /// Verifies that blocks of odd sizes arrive in place and that no other byte changes.
   Status verify_blocks(const Pair& pair);
-  /// Runs all pairs at the same time; they share no destination. A failure is in the row. If
-  /// `before` is an error, nothing runs and the row has that error.
+  /// Runs all pairs at the same time; they share no destination. If the shape has several regions,
+  /// the pairs are one transfer of pages, else a transfer each. The row's path is the first pair's.
+  /// A failure is in the row. If `before` is an error, nothing runs and the row has that error.
   Row run(std::span<const Pair> pairs, const RunPlan& plan, const Status& before);
   /// Returns the path of `bytes` bytes in `blocks` blocks.
   Result<Explanation> explain(const Pair& pair, std::uint64_t bytes, std::uint64_t blocks = 1,
@@ -84,9 +87,14 @@ class PairRun {
   Status measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout, Row& out);
   Status record(Status status);
 
-  /// Returns the time from before the first submission until all are quiet.
+  /// Returns the time from before the first submission until all are quiet. `submit` starts the
+  /// transfer of a number.
+  template <class Submit>
+  Result<Duration> timed(std::size_t count, const Submit& submit);
   Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false,
                             bool checksum = false);
+  /// Returns what times one transfer over the regions of all submissions, which have equal pages.
+  std::function<Result<Duration>()> over_regions(std::span<const Submission> all, bool parts);
   /// Runs `contestant` on fresh data, and checks that each byte is in place and no other changed.
   Result<Duration> verified(const Contestant& contestant, std::span<const Submission> all,
                             const Shape& shape, const Layout& layout);
@@ -99,7 +107,7 @@ class PairRun {
   TwoProcesses& both_;
   const base::Deadline deadline_;
   std::uint64_t seed_ = 0;
-  std::vector<Transfer> under_way_;  // used by transfer(), which must not allocate
+  std::vector<Transfer> under_way_;  // used by timed(), which must not allocate
   Status fatal_error_;
 };
 

@@ -145,11 +145,40 @@ ReferenceCopies::Contestants ReferenceCopies::both_ways(std::span<const Pair> pa
                                 .ceiling = false}};
 }
 
+Result<bare::KernelCopy*> ReferenceCopies::kernel_of(const cuda::Device& device) {
+  return find_or_make(kernels_, &device, [&] { return bare::KernelCopy::create(device); });
+}
+
+ReferenceCopies::Contestants ReferenceCopies::over_regions(std::span<const Pair> pairs,
+                                                           const Layout& layout) {
+  auto routes = std::make_shared<std::vector<Route>>();
+  std::vector<bare::KernelPiece> pieces;
+  pieces.reserve(pairs.size() * layout.pieces.size());
+  for (const Pair& pair : pairs) {
+    auto found = route(pair, {});
+    if (!found.ok()) return found.status();
+    for (std::size_t i = 0; i < layout.to_index.size(); ++i)
+      pieces.push_back({found->to + layout.to_index[i] * layout.page_bytes,
+                        found->from + layout.from_index[i] * layout.page_bytes, layout.page_bytes});
+    routes->push_back(*std::move(found));
+  }
+  const auto made = kernel_of(*routes->front().device);
+  if (!made.ok()) return made.status();
+  return std::vector{Contestant{
+      .how = "one list of all regions in the GPU's memory + a kernel + flag, over bare code's own "
+             "CUDA IPC mappings of the same memories",
+      .run =
+          [routes, list = std::move(pieces), kernel = *made, again = false]() mutable {
+            (void)routes;  // keeps the mappings
+            return kernel->run(list, kLimit, std::exchange(again, true), true);
+          },
+      .same_bytes = true}};
+}
+
 ReferenceCopies::Contestants ReferenceCopies::by_kernel(const std::shared_ptr<const Route>& route,
                                                         const Layout& layout, Against against,
                                                         const std::string& where) {
-  const auto made = find_or_make(kernels_, route->device,
-                                 [&] { return bare::KernelCopy::create(*route->device); });
+  const auto made = kernel_of(*route->device);
   if (!made.ok()) return made.status();
   bare::KernelCopy* const kernel = *made;
   if (layout.page_bytes != 0) {

@@ -81,6 +81,9 @@ class ReferenceCopies {
   /// object and `layout` live.
   Result<std::vector<Contestant>> make(const Pair& pair, const Layout& layout, unsigned depth,
                                        Against against, const std::string& path);
+  /// Returns one kernel that copies the pages of all pairs, by a list in memory of its GPU. All
+  /// memories are of GPUs.
+  Result<std::vector<Contestant>> over_regions(std::span<const Pair> pairs, const Layout& layout);
   /// Returns two simultaneous copies, each by the GPU on this side; reported beside the ceiling.
   Result<std::vector<Contestant>> both_ways(std::span<const Pair> pairs, std::uint64_t bytes);
   /// Returns the addresses for bare code. Host memory that only the peer reaches is replaced by
@@ -93,6 +96,7 @@ class ReferenceCopies {
                      Place host);
   Contestants by_copies(std::shared_ptr<const Route> route, std::uint64_t bytes, unsigned depth,
                         Against against, const std::string& where);
+  Result<bare::KernelCopy*> kernel_of(const cuda::Device& device);
   Contestants by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
                         Against against, const std::string& where);
   Contestants by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,

@@ -1,7 +1,8 @@
 // tools/linkspan/pair/helper_process.hpp - the second process of demo, bench and doctor: the peer
 // that owns the remote memories.
 //
-// Requests of the parent are fields separated by spaces; numbers are decimal:
+// Requests of the parent are fields separated by spaces; numbers are decimal, PLACE is a name of
+// Place::name():
 //   hello                                   does nothing                      -> ok
 //   probe                                   a value in the helper's memory    -> ok ADDRESS VALUE
 //   peek PID ADDRESS                        that process's value, read across -> ok VALUE

@@ -18,22 +18,34 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kLead = 4096;  // so that no region begins at the start of its allocation
 // Allocations on a GPU are a multiple of this (docs/cuda_notes.md, "rates").
 constexpr std::uint64_t kGpuPage = std::uint64_t{2} << 20;
-constexpr std::uint64_t kStagingBytes = std::uint64_t{8} << 20;
+constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{8} << 20;
+
+/// Reads all of `text` as a number.
+bool read_number(std::string_view text, unsigned& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 }  // namespace
 
 std::string Place::name() const {
-  if (kind == MemoryKind::device) return "gpu" + std::to_string(gpu);
-  return kind == MemoryKind::host ? "pageable" : std::string(linkspan::name_of(kind));
+  std::string out = kind == MemoryKind::device ? "gpu" + std::to_string(gpu)
+                    : kind == MemoryKind::host ? "pageable"
+                                               : std::string(linkspan::name_of(kind));
+  if (region != 0) out += '.' + std::to_string(region);
+  return out;
 }
 
 std::optional<Place> Place::parse(std::string_view name) {
+  unsigned region = 0;
+  if (const auto dot = name.find('.'); dot != std::string_view::npos) {
+    if (!read_number(name.substr(dot + 1), region)) return std::nullopt;
+    name = name.substr(0, dot);
+  }
   for (const MemoryKind kind : {MemoryKind::pinned, MemoryKind::host, MemoryKind::shared})
-    if (const Place place{.kind = kind}; place.name() == name) return place;
-  if (!name.starts_with("gpu")) return std::nullopt;
-  Place place{.kind = MemoryKind::device};
-  const auto [end, error] = std::from_chars(name.data() + 3, name.data() + name.size(), place.gpu);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+    if (const Place place{.kind = kind}; place.name() == name) return place.with_region(region);
+  Place place{.kind = MemoryKind::device, .region = region};
+  if (!name.starts_with("gpu") || !read_number(name.substr(3), place.gpu)) return std::nullopt;
   return place;
 }
 
@@ -112,7 +124,7 @@ Status Memory::allocate(const Gpus& gpus) {
   const std::uint64_t pages = (bytes_ + kLead + kGpuPage - 1) / kGpuPage;
   auto buffer = cuda::DeviceBuffer::create(*scope, pages * kGpuPage);
   if (!buffer.ok()) return buffer.status();
-  auto staging = cuda::PinnedBuffer::create(*scope, kStagingBytes);
+  auto staging = cuda::PinnedBuffer::create(*scope, std::min(bytes_, kMaxStagingBytes));
   if (!staging.ok()) return staging.status();
   auto copy = bare::GpuCopy::create(**device);
   if (!copy.ok()) return copy.status();
@@ -142,7 +154,7 @@ Status Memory::put(std::uint64_t offset, std::span<const std::byte> data) {
   if (device_ == nullptr && !data.empty())
     std::memcpy(static_cast<std::byte*>(region_.data()) + offset, data.data(), data.size());
   for (std::uint64_t done = 0; device_ != nullptr && done < data.size();) {
-    const std::uint64_t count = std::min(data.size() - done, kStagingBytes);
+    const std::uint64_t count = std::min(data.size() - done, staging_->bytes());
     std::memcpy(staging_->data(), data.data() + done, count);
     const auto took =
         copy_->run({address() + offset + done, staging_->device_address()}, count, 10s);
@@ -157,7 +169,7 @@ Status Memory::get(std::uint64_t offset, std::span<std::byte> into) {
   if (device_ == nullptr && !into.empty())
     std::memcpy(into.data(), static_cast<const std::byte*>(region_.data()) + offset, into.size());
   for (std::uint64_t done = 0; device_ != nullptr && done < into.size();) {
-    const std::uint64_t count = std::min(into.size() - done, kStagingBytes);
+    const std::uint64_t count = std::min(into.size() - done, staging_->bytes());
     const auto took =
         copy_->run({staging_->device_address(), address() + offset + done}, count, 10s);
     if (!took.ok()) return took.status();
@@ -175,7 +187,7 @@ Status Memory::fill(std::uint64_t offset, std::uint64_t bytes, std::uint64_t see
     return {};
   }
   for (std::uint64_t done = 0; done < bytes;) {
-    const std::uint64_t count = std::min(bytes - done, kStagingBytes);
+    const std::uint64_t count = std::min(bytes - done, staging_->bytes());
     put_data({staging_->data(), count}, seed, from + done);
     const auto took =
         copy_->run({address() + offset + done, staging_->device_address()}, count, 10s);
@@ -195,7 +207,7 @@ Status Memory::check(std::uint64_t offset, std::span<const Tile> tiles) {
   std::uint64_t bytes = 0;
   for (const Tile& tile : tiles) bytes += tile.bytes;
   if (Status s = check_range(offset, bytes); !s.ok()) return s;
-  const std::uint64_t step = device_ == nullptr ? bytes : kStagingBytes;
+  const std::uint64_t step = device_ == nullptr ? bytes : staging_->bytes();
   std::uint64_t within = 0;  // bytes of the first tile
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t count = std::min(bytes - done, step);

@@ -23,14 +23,17 @@
 
 namespace linkspan::tool {
 
-/// A kind of memory of a process. `gpu` is an index of the visible GPUs, equal in a child process
-/// with the same environment.
+/// A memory of a process. `gpu` is an index of the visible GPUs, equal in a child process with the
+/// same environment. `region` counts memories of one kind, each an allocation.
 struct Place {
   MemoryKind kind = MemoryKind::host;
   unsigned gpu = 0;
+  unsigned region = 0;
 
-  std::string name() const;  ///< "gpu0", "gpu1", "pinned", "pageable", "shared".
+  /// Returns "gpu0", "gpu1", "pinned", "pageable", "shared"; of further regions "gpu0.1", ...
+  std::string name() const;
   static std::optional<Place> parse(std::string_view name);
+  Place with_region(unsigned number) const noexcept { return {kind, gpu, number}; }
   bool on_gpu() const noexcept { return kind == MemoryKind::device; }
   friend bool operator==(const Place&, const Place&) = default;
 };

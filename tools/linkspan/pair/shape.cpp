@@ -79,6 +79,7 @@ void lay_out_blocks(const Shape& shape, Layout& out) {
 }  // namespace
 
 std::string Shape::name() const {
+  if (regions != 1) return std::to_string(regions) + 'x' + std::to_string(count);
   if (form == Form::blocks && count == 1) return size_name(bytes);
   return std::to_string(count) + 'x' + (form == Form::odd ? "odd" : size_name(bytes));
 }

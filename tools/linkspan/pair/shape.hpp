@@ -28,10 +28,12 @@ struct Shape {
   Form form = Form::blocks;
   std::uint64_t count = 1;  ///< Number of pieces; at least 1.
   std::uint64_t bytes = 0;  ///< Bytes of one piece; for `odd`, the limit of all together.
+  unsigned regions = 1;     ///< Pairs of regions of one transfer; each pair has these pieces.
 
-  std::string name() const;  ///< "1GiB", "16x1MiB", "8192x4KiB", "10000xodd".
-  std::string encode() const;
+  std::string name() const;  ///< "1GiB", "16x1MiB", "8192x4KiB", "10000xodd"; "122x67" of regions.
+  std::string encode() const;  ///< Describes one pair of regions.
   static std::optional<Shape> decode(std::string_view text);
+  friend bool operator==(const Shape&, const Shape&) = default;
 };
 
 /// A range of the destination that contains the data of `seed` from position `from` on.

@@ -60,7 +60,8 @@ Status TargetMemories::arrived(Memory& memory, std::istream& fields) const {
 }
 
 Result<std::string> TargetMemories::add(Place place, std::uint64_t bytes) {
-  if (is_untrusted_ && (bytes > kMaxUntrustedBytes || memories_.contains(place.name())))
+  if (is_untrusted_ &&
+      (bytes > kMaxUntrustedBytes || place.region != 0 || memories_.contains(place.name())))
     return Status(Code::no_resource, Scope::request,
                   "at most 4 GiB of a kind of memory, and once; ask for less");
   auto memory = Memory::create(engine_, gpus_, place, bytes);
