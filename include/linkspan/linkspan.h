@@ -372,6 +372,16 @@ LINKSPAN_C_API int linkspan_peer_prepare(const linkspan_peer* peer, int op,
                                          const linkspan_region* local,
                                          const linkspan_remote_region* remote,
                                          const linkspan_shape* shape, linkspan_prepared** prepared);
+/* Prepares what linkspan_peer_submit_parts() takes. */
+LINKSPAN_C_API int linkspan_peer_prepare_parts(const linkspan_peer* peer, int op,
+                                               const linkspan_transfer_part* parts, size_t count,
+                                               linkspan_prepared** prepared);
+/* Prepares what linkspan_peer_submit_regions() takes. */
+LINKSPAN_C_API int linkspan_peer_prepare_regions(const linkspan_peer* peer, int op,
+                                                 const linkspan_region* const* local,
+                                                 const linkspan_remote_region* const* remote,
+                                                 size_t count, const linkspan_shape* shape,
+                                                 linkspan_prepared** prepared);
 LINKSPAN_C_API uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepared);
 LINKSPAN_C_API int linkspan_prepared_post(const linkspan_prepared* prepared,
                                           const linkspan_transfer_options* options,
@@ -381,6 +391,11 @@ LINKSPAN_C_API int linkspan_prepared_post_some(const linkspan_prepared* prepared
                                                const uint32_t* positions, size_t count,
                                                const linkspan_transfer_options* options,
                                                linkspan_transfer** transfer);
+/* Posts only the pairs of regions with these indices. */
+LINKSPAN_C_API int linkspan_prepared_post_pairs(const linkspan_prepared* prepared,
+                                                const uint32_t* indices, size_t count,
+                                                const linkspan_transfer_options* options,
+                                                linkspan_transfer** transfer);
 LINKSPAN_C_API int linkspan_peer_send(const linkspan_peer* peer, uint64_t tag, const void* data,
                                       uint64_t bytes, const linkspan_transfer_options* options,
                                       linkspan_transfer** transfer);

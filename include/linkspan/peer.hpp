@@ -118,6 +118,12 @@ class LINKSPAN_API Peer {
   /// that only the peer or the path reports come from post().
   Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
                            const Shape& shape) const;
+  /// Does so for several pairs of regions, which each post() copies as one transfer. A page list
+  /// is stored once for all pairs of the form with a shape. Errors name the pair by its index, as
+  /// those of write(); permission_denied as well.
+  Result<Prepared> prepare(Op op, std::span<const TransferPart> parts) const;
+  Result<Prepared> prepare(Op op, std::span<const Region> local,
+                           std::span<const RemoteRegion> remote, const Shape& shape) const;
 
   /// Sends `bytes` at `data` to the peer's recv() of the same tag. The oldest send matches the
   /// oldest receive; either may come first. ok: the bytes are in the receiver's memory.

@@ -40,15 +40,21 @@ class LINKSPAN_API Prepared {  // NOLINT(cppcoreguidelines-special-member-functi
   bool valid() const noexcept { return state_ != nullptr; }
   std::uint64_t bytes() const noexcept;  ///< Bytes that one post() of all moves.
 
-  /// Submits the whole shape: Peer::write() or read() with the same options and errors, without the
-  /// checks of the shape. A kernel reads the page lists where prepare() stored them; on other paths
-  /// a post costs as much as a submission.
+  /// Submits all that was prepared, as one transfer: Peer::write() or read() with the same options
+  /// and errors, without the checks of the shape. A kernel reads the page lists where prepare()
+  /// stored them; on other paths a post costs as much as a submission.
   Result<Transfer> post(const TransferOptions& options = {}) const;
-  /// Submits only the pages at these positions of the prepared lists; a position may repeat.
-  /// `positions` is read during the call only. invalid_argument: a position is not less than the
-  /// lists' length, or the shape is not Pages.
+  /// Submits only the pages at these positions of the prepared lists, of several pairs the same of
+  /// each; a position may repeat. `positions` is read during the call only. invalid_argument: a
+  /// position is not less than the lists' length, or not all shapes are Pages of one length.
   Result<Transfer> post(std::span<const std::uint32_t> positions,
                         const TransferOptions& options = {}) const;
+  /// Submits only the pairs of regions with these indices, as one transfer; an index may repeat if
+  /// what it writes twice may be either's. `indices` is read during the call only. Errors name a
+  /// pair by its place in `indices`. invalid_argument: an index is not less than the number of
+  /// prepared pairs, no index, or more than 65,536.
+  Result<Transfer> post_pairs(std::span<const std::uint32_t> indices,
+                              const TransferOptions& options = {}) const;
 
  private:
   friend struct engine::HandleAccess;

@@ -40,11 +40,12 @@ struct PyTransfer {
   nb::object memory;
 };
 
-/// A Prepared, and the region whose current stream its posts are ordered after.
+/// A Prepared, and the region whose current stream its posts are ordered after. Its `memory` is
+/// that of all local regions.
 struct PyPrepared {
   Prepared prepared;
   std::uint64_t peer = 0;
-  nb::object local;
+  PyRegion local;
 };
 
 /// Page indices in the library's format: copied, or in place on a GPU.

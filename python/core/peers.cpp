@@ -31,22 +31,51 @@ Op op_of(const std::string& name) {
   throw nb::value_error(("op=\"" + name + "\": give \"write\" or \"read\"").c_str());
 }
 
-/// Calls Peer::write() or read(), and keeps `memory` alive until the transfer is quiet.
-template <Op kOp, class... Regions>
-nb::object start(const Peer& peer, const TransferOptions& hints, const nb::object& memory,
-                 const Regions&... regions) {
-  auto transfer = submitting(hints, [&] {
-    return kOp == Op::write ? peer.write(regions..., hints) : peer.read(regions..., hints);
-  });
-  return keep(take(std::move(transfer), peer.id()), peer.id(), memory);
+/// Submits by Peer::write() or read().
+template <Op kOp>
+struct Submit {
+  const Peer& peer;
+  const nb::kwargs& options;
+
+  /// `all` stands for the local regions. Keeps `memory` alive until the transfer is quiet.
+  template <class... Regions>
+  nb::object operator()(const PyRegion& all, const nb::object& memory,
+                        const Regions&... regions) const {
+    const TransferOptions hints = transfer_options(options, &all);
+    auto transfer = submitting(hints, [&] {
+      return kOp == Op::write ? peer.write(regions..., hints) : peer.read(regions..., hints);
+    });
+    return keep(take(std::move(transfer), peer.id()), peer.id(), memory);
+  }
+};
+
+/// Prepares by Peer::prepare().
+struct Prepare {
+  const Peer& peer;
+  Op op;
+
+  template <class... Regions>
+  PyPrepared operator()(const PyRegion& all, const nb::object& /*memory*/,
+                        const Regions&... regions) const {
+    auto prepared = without_gil([&] { return peer.prepare(op, regions...); });
+    return {take(std::move(prepared), peer.id()), peer.id(), all};
+  }
+};
+
+template <class Act>
+auto with_one(const Act& act, const PyRegion& local, const RemoteRegion& remote, nb::handle shape) {
+  const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
+  return act(local, keepalive_of(parsed), local.region, remote, view_of(parsed));
 }
 
 template <Op kOp>
 nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& remote,
                   nb::handle shape, const nb::kwargs& options) {
-  const TransferOptions hints = transfer_options(options, &local);
-  const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
-  return start<kOp>(peer, hints, keepalive_of(parsed), local.region, remote, view_of(parsed));
+  return with_one(Submit<kOp>{peer, options}, local, remote, shape);
+}
+PyPrepared prepare(const Peer& peer, const std::string& op, const PyRegion& local,
+                   const RemoteRegion& remote, nb::handle shape) {
+  return with_one(Prepare{peer, op_of(op)}, local, remote, shape);
 }
 
 /// A local region, one of the peer's, and the shape that is copied between them, or None.
@@ -72,9 +101,8 @@ ParsedShape shape_of_pair(std::size_t index, nb::handle shape, std::uint64_t her
   }
 }
 
-template <Op kOp>
-nb::object submit_parts(const Peer& peer, const std::vector<Part>& given,
-                        const nb::kwargs& options) {
+template <class Act>
+auto with_parts(const Act& act, const std::vector<Part>& given) {
   PyRegion all;
   std::vector<ParsedShape> shapes;  // what `parts` refers to
   std::vector<TransferPart> parts;
@@ -87,9 +115,20 @@ nb::object submit_parts(const Peer& peer, const std::vector<Part>& given,
     parts.push_back({local.region, remote, view_of(shapes.back())});
     if (const nb::object kept = keepalive_of(shapes.back()); kept.is_valid()) memory.append(kept);
   }
-  return start<kOp>(peer, transfer_options(options, &all),
-                    memory.size() == 0 ? nb::object() : memory,
-                    std::span<const TransferPart>(parts));
+  return act(all, memory.size() == 0 ? nb::object() : memory, std::span<const TransferPart>(parts));
+}
+
+template <Op kOp>
+nb::object submit_parts(const Peer& peer, const std::vector<Part>& given,
+                        const nb::kwargs& options) {
+  return with_parts(Submit<kOp>{peer, options}, given);
+}
+PyPrepared prepare_parts(const Peer& peer, const std::string& op, const std::vector<Part>& given) {
+  PyPrepared prepared = with_parts(Prepare{peer, op_of(op)}, given);
+  nb::list memory;
+  for (const auto& [local, remote, shape] : given) memory.append(local.memory);
+  prepared.local.memory = memory;
+  return prepared;
 }
 
 std::vector<RemoteRegion> remote_regions(nb::handle given) {
@@ -100,16 +139,16 @@ std::vector<RemoteRegion> remote_regions(nb::handle given) {
   return regions;
 }
 
-template <Op kOp>
-nb::object submit_regions(const Peer& peer, const std::vector<PyRegion>& local, nb::handle remote,
-                          nb::handle shape, const nb::kwargs& options) {
+template <class Act>
+auto with_regions(const Act& act, const std::vector<PyRegion>& local, nb::handle remote,
+                  nb::handle shape) {
   const std::vector<RemoteRegion> there = remote_regions(remote);
   if (shape.is_none() && local.size() == there.size()) {
     std::vector<Part> parts;
     parts.reserve(local.size());
     for (std::size_t i = 0; i < local.size(); ++i)
       parts.emplace_back(local[i], there[i], nb::none());
-    return submit_parts<kOp>(peer, parts, options);
+    return with_parts(act, parts);
   }
   PyRegion all;
   std::vector<Region> here;
@@ -119,9 +158,23 @@ nb::object submit_regions(const Peer& peer, const std::vector<PyRegion>& local, 
     here.push_back(each.region);
   }
   const ParsedShape parsed = shape_of(shape, 0, 0);
-  return start<kOp>(peer, transfer_options(options, &all), keepalive_of(parsed),
-                    std::span<const Region>(here), std::span<const RemoteRegion>(there),
-                    view_of(parsed));
+  return act(all, keepalive_of(parsed), std::span<const Region>(here),
+             std::span<const RemoteRegion>(there), view_of(parsed));
+}
+
+template <Op kOp>
+nb::object submit_regions(const Peer& peer, const std::vector<PyRegion>& local, nb::handle remote,
+                          nb::handle shape, const nb::kwargs& options) {
+  return with_regions(Submit<kOp>{peer, options}, local, remote, shape);
+}
+PyPrepared prepare_regions(const Peer& peer, const std::string& op,
+                           const std::vector<PyRegion>& local, nb::handle remote,
+                           nb::handle shape) {
+  PyPrepared prepared = with_regions(Prepare{peer, op_of(op)}, local, remote, shape);
+  nb::list memory;
+  for (const PyRegion& each : local) memory.append(each.memory);
+  prepared.local.memory = memory;
+  return prepared;
 }
 
 /// Calls `call` with the limit, without the GIL. Raises what it answers.
@@ -129,18 +182,6 @@ template <class Call>
 auto look_up(const Peer& peer, double timeout, const Call& call) {
   const Duration limit = seconds(timeout, "timeout");
   return take(waiting([&] { return call(limit); }), peer.id());
-}
-
-PyPrepared prepare(const Peer& peer, const std::string& op, nb::handle local,
-                   const RemoteRegion& remote, nb::handle shape) {
-  const Op which_op = op_of(op);
-  const Region& region = nb::cast<const PyRegion&>(local).region;
-  const ParsedShape parsed = shape_of(shape, region.bytes(), remote.bytes());
-  auto prepared = [&] {
-    const Released released;
-    return peer.prepare(which_op, region, remote, view_of(parsed));
-  }();
-  return {take(std::move(prepared), peer.id()), peer.id(), nb::borrow(local)};
 }
 
 /// Memory that needs no registration: (address, bytes, device, what holds it).
@@ -288,6 +329,15 @@ void bind_peers(nb::module_& module) {
            nb::sig("def prepare(self, op: typing.Literal['write', 'read'], local: Region, remote: "
                    "RemoteRegion, shape: Shape | None = None) -> Prepared"),
            "Checks and keeps what write() or read() would take, to be posted often.")
+      .def("prepare", &prepare_regions, "op"_a, "local"_a, "remote"_a, "shape"_a = nb::none(),
+           nb::sig("def prepare(self, op: typing.Literal['write', 'read'], local: "
+                   "typing.Sequence[Region], remote: typing.Sequence[RemoteRegion] | RegionSet, "
+                   "shape: Shape | None = None) -> Prepared"),
+           "The same for each local[i] and remote[i]; a post copies all as one transfer.")
+      .def("prepare", &prepare_parts, "op"_a, "parts"_a,
+           nb::sig("def prepare(self, op: typing.Literal['write', 'read'], parts: "
+                   "typing.Sequence[tuple[Region, RemoteRegion, Shape | None]]) -> Prepared"),
+           "The same with a shape for each pair.")
       .def("send", &exchange<true>, "tag"_a, "memory"_a, "options"_a,
            nb::sig("def send(self, tag: int, memory: Memory, " LINKSPAN_OPTIONS ") -> Transfer"),
            "Two-sided: the peer's recv() of the same tag takes these bytes, the oldest the oldest; "

@@ -159,8 +159,7 @@ void bind_transfers(nb::module_& module) {
       .def(
           "post",
           [](const PyPrepared& self, nb::handle positions, const nb::kwargs& options) {
-            const auto* local = nb::inst_ptr<PyRegion>(self.local);
-            const TransferOptions hints = transfer_options(options, local);
+            const TransferOptions hints = transfer_options(options, &self.local);
             std::vector<std::uint32_t> some;
             if (!positions.is_none()) some = indices_of(positions, "positions");
             auto transfer = submitting(hints, [&] {
@@ -172,7 +171,22 @@ void bind_transfers(nb::module_& module) {
           "positions"_a = nb::none(), "options"_a,
           nb::sig("def post(self, positions: IndexArray | None = None, **options: "
                   "Unpack[TransferOptions]) -> Transfer"),
-          "All of it, or only the pages at these positions of the prepared lists.")
+          "All of it, or only the pages at these positions of the prepared lists, of several "
+          "pairs the same of each.")
+      .def(
+          "post_pairs",
+          [](const PyPrepared& self, nb::handle indices, const nb::kwargs& options) {
+            const TransferOptions hints = transfer_options(options, &self.local);
+            const std::vector<std::uint32_t> some = indices_of(indices, "indices");
+            auto transfer =
+                submitting(hints, [&] { return self.prepared.post_pairs(some, hints); });
+            return keep(take(std::move(transfer), self.peer), self.peer);
+          },
+          "indices"_a, "options"_a,
+          nb::sig("def post_pairs(self, indices: IndexArray, **options: Unpack[TransferOptions]) "
+                  "-> Transfer"),
+          "Only the pairs of regions with these indices, as one transfer; an index may repeat. "
+          "Errors name a pair by its place in `indices`.")
       .def("_measure", &measure, "runs"_a);
 
   nb::class_<CompletionQueue>(module, "CompletionQueue",

@@ -88,10 +88,19 @@ PIN_CALL(linkspan_engine_write_to_all, int,
 PIN_CALL(linkspan_peer_prepare, int,
          (const linkspan_peer*, int, const linkspan_region*, const linkspan_remote_region*,
           const linkspan_shape*, linkspan_prepared**));
+PIN_CALL(linkspan_peer_prepare_parts, int,
+         (const linkspan_peer*, int, const linkspan_transfer_part*, size_t, linkspan_prepared**));
+PIN_CALL(linkspan_peer_prepare_regions, int,
+         (const linkspan_peer*, int, const linkspan_region* const*,
+          const linkspan_remote_region* const*, size_t, const linkspan_shape*,
+          linkspan_prepared**));
 PIN_CALL(linkspan_prepared_bytes, uint64_t, (const linkspan_prepared*));
 PIN_CALL(linkspan_prepared_post, int,
          (const linkspan_prepared*, const linkspan_transfer_options*, linkspan_transfer**));
 PIN_CALL(linkspan_prepared_post_some, int,
+         (const linkspan_prepared*, const uint32_t*, size_t, const linkspan_transfer_options*,
+          linkspan_transfer**));
+PIN_CALL(linkspan_prepared_post_pairs, int,
          (const linkspan_prepared*, const uint32_t*, size_t, const linkspan_transfer_options*,
           linkspan_transfer**));
 PIN_CALL(linkspan_peer_send, int,

@@ -18,7 +18,7 @@ Pages pages() { return {kPage, 1, 3, kOurs, kTheirs}; }
 class ManyRegions : public WorldPairs {
  protected:
   /// Moves the pages between all pairs in one transfer, and verifies every byte of each region.
-  static void move(Op op, const std::vector<std::pair<Kind, Kind>>& pairs) {
+  static void move(Op op, const std::vector<std::pair<Kind, Kind>>& pairs, bool prepared) {
     std::vector<Region> local;
     std::vector<RemoteRegion> remote;
     std::uint64_t seed = 100;
@@ -29,10 +29,12 @@ class ManyRegions : public WorldPairs {
       world().pair().far.fill(far.name, seed++);
     }
     const Peer& peer = world().pair().peer;
-    ASSERT_EQ(finished(op == Op::write ? peer.write(local, remote, pages())
-                                       : peer.read(local, remote, pages()))
-                  .to_string(),
-              "ok");
+    const auto start = [&] {
+      if (prepared) return take(peer.prepare(op, local, remote, pages())).post();
+      return op == Op::write ? peer.write(local, remote, pages())
+                             : peer.read(local, remote, pages());
+    };
+    ASSERT_EQ(finished(start()).to_string(), "ok");
     seed = 100;
     for (const auto& [near, far] : pairs) {
       std::vector<Expected> here_due, there_due;
@@ -57,7 +59,8 @@ TEST_P(ManyRegions, MoveTogetherWithAPairOfOtherKinds) {
         std::string_view(kind.name) == near().name || std::string_view(kind.name) == far().name;
     if (!taken && kinds_here({kind}).ok()) pairs.emplace_back(kind, kind);
   }
-  for (const Op op : {Op::write, Op::read}) move(op, pairs);
+  for (const Op op : {Op::write, Op::read})
+    for (const bool prepared : {false, true}) move(op, pairs, prepared);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ManyRegions,

@@ -1,4 +1,5 @@
-// Tests what a write of one block costs the thread that submits it: locks and heap allocations.
+// Tests what a write of one block, or of one in each pair of regions, costs the thread that submits
+// it: locks and heap allocations.
 // DriverCallsOf counts the calls of the driver.
 #include <pthread.h>
 
@@ -46,17 +47,19 @@ namespace write_cost_test {
 struct CostCase {
   const char* name;
   Kind near, far;
-  bool prepared;
+  unsigned prepared;  // number of prepared pairs of regions; 0: a write
   Cost most;
 };
 
 // The bookkeeping of peers, that of the peer, the copiers. What has ended leaves its memory for
 // what comes.
 const CostCase kCases[] = {
-    {"between_gpus", kKinds[0], kKinds[1], false, {3, 0}},
-    {"between_gpus_prepared", kKinds[0], kKinds[1], true, {3, 0}},
-    {"shared_memory", kKinds[4], kKinds[4], false, {3, 0}},
-    {"shared_memory_prepared", kKinds[4], kKinds[4], true, {3, 0}},
+    {"between_gpus", kKinds[0], kKinds[1], 0, {3, 0}},
+    {"between_gpus_prepared", kKinds[0], kKinds[1], 1, {3, 0}},
+    {"shared_memory", kKinds[4], kKinds[4], 0, {3, 0}},
+    {"shared_memory_prepared", kKinds[4], kKinds[4], 1, {3, 0}},
+    // Two locks for each more pair; the list of pairs is allocated, and the room for what waits.
+    {"shared_memory_prepared_pairs", kKinds[4], kKinds[4], 8, {3 + 7 * 2, 2}},
 };
 
 class WriteCost : public ::testing::TestWithParam<CostCase> {
@@ -67,7 +70,7 @@ class WriteCost : public ::testing::TestWithParam<CostCase> {
   }
 };
 
-TEST_P(WriteCost, OfOneBlockIsAFewLocksAndNoAllocation) {
+TEST_P(WriteCost, OfOneBlockIsAFewLocksAndAllocations_AsListed) {
   constexpr std::uint64_t kBytes = 100;
   constexpr std::size_t kWrites = 41;
   Held here;  // outlives the Engine
@@ -78,13 +81,17 @@ TEST_P(WriteCost, OfOneBlockIsAFewLocksAndNoAllocation) {
   const Block blocks[] = {{1, 3, kBytes}};
   here.fill(1);
   pair.far.fill("there", 2);
-  const Prepared prepared = take(pair.peer.prepare(Op::write, here.region, there, blocks));
+  const std::vector<Region> all_here(GetParam().prepared, here.region);
+  const std::vector<RemoteRegion> all_there(GetParam().prepared, there);
+  const Prepared prepared =
+      take(all_here.size() > 1 ? pair.peer.prepare(Op::write, all_here, all_there, blocks)
+                               : pair.peer.prepare(Op::write, here.region, there, blocks));
   std::vector<unsigned> locks, allocations;
   for (std::size_t i = 0; i < kWrites; ++i) {
     Cost cost;
     counted = &cost;
     auto transfer =
-        GetParam().prepared ? prepared.post() : pair.peer.write(here.region, there, blocks);
+        GetParam().prepared != 0 ? prepared.post() : pair.peer.write(here.region, there, blocks);
     counted = nullptr;
     ASSERT_EQ(finished(transfer).to_string(), "ok");
     locks.push_back(cost.locks);

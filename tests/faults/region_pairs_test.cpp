@@ -1,6 +1,7 @@
-// Tests transfers of several pairs of regions that are canceled, pass their deadline, lose their
-// peer or one of their regions in their midst, inside a host and by TCP: each becomes quiet with a
-// true status, no byte comes late, and the Engine serves the next transfer and the next peer.
+// Tests transfers of several pairs of regions, submitted or prepared, that are canceled, pass their
+// deadline, lose their peer or one of their regions in their midst, inside a host and by TCP: each
+// becomes quiet with a true status, no byte comes late, and the Engine serves the next transfer and
+// the next peer.
 #include <signal.h>
 
 #include <deque>
@@ -20,13 +21,13 @@ constexpr std::uint64_t kBytes = (1u << 20) + 77;
 struct MeetingCase {
   const char* name;
   const char* kind;
-  bool tcp = false;
+  bool tcp = false, prepared = false;
 };
-constexpr MeetingCase kCases[] = {{"local_host", "host"},
-                                  {"local_shared", "shared"},
-                                  {"local_device", "device0"},
-                                  {"tcp_host", "host", true},
-                                  {"tcp_device", "device0", true}};
+constexpr MeetingCase kCases[] = {
+    {"local_host", "host"},         {"local_shared", "shared"},
+    {"local_device", "device0"},    {"local_shared_prepared", "shared", false, true},
+    {"tcp_host", "host", true},     {"tcp_host_prepared", "host", true, true},
+    {"tcp_device", "device0", true}};
 void PrintTo(const MeetingCase& each, std::ostream* out) { *out << each.name; }
 
 /// Pairs of regions, and odd blocks of each that one transfer copies. `memory` outlives the Engine.
@@ -46,15 +47,17 @@ class Pairs {
                          {kBytes / 2 + 9, kBytes / 2 + 7, kBytes / 4},
                          {kBytes - 3, kBytes - 2, 1}});
     }
+    if (!by.prepared) return;
+    write_ = take(peer.prepare(Op::write, parts()));
+    read_ = take(peer.prepare(Op::read, parts()));
   }
   const Region& here(std::size_t pair) const { return here_[pair]->region; }
 
   Result<Transfer> start(Op op, Duration deadline = {}) const {
-    std::vector<TransferPart> parts;
-    for (std::size_t i = 0; i < kPairs; ++i) parts.push_back({here(i), there_[i], blocks_[i]});
     TransferOptions options = options_;
     options.deadline = deadline;
-    return op == Op::write ? peer_.write(parts, options) : peer_.read(parts, options);
+    if (write_.valid()) return (op == Op::write ? write_ : read_).post(options);
+    return op == Op::write ? peer_.write(parts(), options) : peer_.read(parts(), options);
   }
   /// Starts a copy between one pair.
   Result<Transfer> start_one(Op op, std::size_t pair) const {
@@ -107,6 +110,11 @@ class Pairs {
   }
 
  private:
+  std::vector<TransferPart> parts() const {
+    std::vector<TransferPart> parts;
+    for (std::size_t i = 0; i < kPairs; ++i) parts.push_back({here(i), there_[i], blocks_[i]});
+    return parts;
+  }
   std::string name(std::size_t pair) const { return prefix_ + std::to_string(pair); }
   std::uint64_t ours(std::size_t pair) const { return seed_ + 2 * pair; }
   std::uint64_t theirs(std::size_t pair) const { return seed_ + 2 * pair + 1; }
@@ -121,6 +129,7 @@ class Pairs {
   std::vector<Held*> here_;
   std::vector<RemoteRegion> there_;
   std::vector<std::vector<Block>> blocks_;
+  Prepared write_, read_;  // valid if the case posts these
   std::uint64_t seed_ = 0;
 };
 

@@ -102,6 +102,74 @@ async def awaited(transfer: linkspan.Transfer) -> None:
     await transfer
 
 
+@pytest.mark.parametrize("kind", [list, "set"])
+def test_prepared_regions(pair: Pair, sides: Sides, kind) -> None:
+    remote = sides.set if kind == "set" else sides.remote
+    before = [each.copy() for each in sides.theirs]
+    prepared = pair.peer.prepare("write", sides.local, remote, PAGES)
+    assert prepared.bytes == 3 * 2 * KIB
+    after = [expected(PAGES, *each, reads=False) for each in zip(sides.mine, sides.theirs)]
+    for _ in range(2):
+        transfer = prepared.post(notification=b"all of it")
+        transfer.wait(10)
+        assert all((a == b).all() for a, b in zip(sides.theirs, after))
+        assert pair.there.notifications(5) == [(pair.back.id, b"all of it")]
+
+    for memory, old in zip(sides.theirs, before):
+        memory[:] = old
+    prepared.post([1]).wait(10)
+    rows = [(KIB, 5 * KIB, KIB)]
+    some = [expected(rows, *each, reads=False) for each in zip(sides.mine, before)]
+    assert all((a == b).all() for a, b in zip(sides.theirs, some))
+
+    for memory, old in zip(sides.theirs, before):
+        memory[:] = old
+    transfer = prepared.post_pairs(np.array([2, 0]), deadline=5)
+    transfer.wait(10)
+    assert transfer.bytes == 2 * 2 * KIB
+    due = [after[0], before[1], after[2]]
+    assert all((a == b).all() for a, b in zip(sides.theirs, due))
+
+
+def test_prepared_parts(pair: Pair, sides: Sides) -> None:
+    shapes = [PAGES, None, ROWS]
+    after = [
+        expected(shape, mine, theirs, reads=False)
+        for shape, mine, theirs in zip(shapes, sides.mine, sides.theirs)
+    ]
+    prepared = pair.peer.prepare("write", list(zip(sides.local, sides.remote, shapes)))
+    prepared.post().wait(10)
+    assert all((a == b).all() for a, b in zip(sides.theirs, after))
+    back = pair.peer.prepare("read", sides.local, sides.remote)
+    for memory in sides.mine:
+        memory[:] = 0
+    back.post().wait(10)
+    assert all((a == b).all() for a, b in zip(sides.mine, sides.theirs))
+    invalid = linkspan.InvalidArgumentError
+    with pytest.raises(invalid, match="pair 0: a subset of what was prepared without page lists"):
+        back.post([0])
+    with pytest.raises(invalid, match="index 3 of 3 prepared pairs, as number 1 of the list"):
+        prepared.post_pairs([0, 3])
+    with pytest.raises(ValueError, match="indices: -1 is no page index"):
+        prepared.post_pairs([-1])
+
+
+def test_prepared_regions_keep_their_memory(pair: Pair) -> None:
+    memory = [bytearray(b"linkspan"), bytearray(b"together")]
+    targets = [np.zeros(8, np.uint8) for _ in memory]
+    remote = [pair.remote(each, f"kept {i}") for i, each in enumerate(targets)]
+    local = [pair.here.register_memory(each) for each in memory]
+    prepared = pair.peer.prepare("write", local, remote)
+    parts = pair.peer.prepare("write", [(*each, None) for each in zip(local, remote)])
+    del memory, local
+    gc.collect()
+    for each in (prepared, parts):
+        for target in targets:
+            target[:] = 0
+        each.post().wait(10)
+        assert [target.tobytes() for target in targets] == [b"linkspan", b"together"]
+
+
 def test_what_is_wrong_is_named(pair: Pair, sides: Sides) -> None:
     local, remote = sides.local, sides.remote
     first = (local[0], remote[0], ROWS)
@@ -126,6 +194,10 @@ def test_what_is_wrong_is_named(pair: Pair, sides: Sides) -> None:
         for submit in (pair.peer.write, pair.peer.read):
             with pytest.raises(error, match=said):
                 submit(*arguments)
+        with pytest.raises(error, match=said):
+            pair.peer.prepare("write", *arguments)
+    with pytest.raises(ValueError, match='op="push"'):
+        pair.peer.prepare("push", local, remote, ROWS)
     with pytest.raises(TypeError, match='unknown option "depth"'):
         pair.peer.write(local, remote, ROWS, depth=1)
     assert not any(each.any() for each in sides.theirs)

@@ -413,6 +413,62 @@ TEST_F(CApiPairs, CopyPartsOfAShapeEach) {
     EXPECT_TRUE(holds(near_bytes(2) + k * 1000, place(2) + k * 1000, 100)) << k;
 }
 
+TEST_F(CApiPairs, ArePreparedAndPostedInPart) {
+  const std::array<std::uint32_t, 2> from = {5, 2}, to = {0, 7};
+  linkspan_pages pages{};
+  pages.page_bytes = 1000;
+  pages.local_index = from.data();
+  pages.remote_index = to.data();
+  pages.count = from.size();
+  linkspan_shape shape = LINKSPAN_SHAPE_INIT;
+  shape.pages = &pages;
+  PreparedC prepared;
+  ASSERT_OK(linkspan_peer_prepare_regions(peer_, LINKSPAN_WRITE, locals_.data(), remotes_.data(),
+                                          kPairs, &shape, &prepared));
+  EXPECT_EQ(linkspan_prepared_bytes(prepared), kPairs * 2000);
+  TransferC transfer;
+  const std::uint32_t second = 1;
+  ASSERT_OK(linkspan_prepared_post_some(prepared, &second, 1, nullptr, &transfer));
+  EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    EXPECT_TRUE(holds(far_bytes(i) + 7000, place(i) + 2000, 1000)) << i;
+    EXPECT_EQ(far_bytes(i)[0] + far_bytes(i)[999], 0) << i;
+  }
+  const std::array<std::uint32_t, 2> indices = {2, 0};
+  ASSERT_OK(linkspan_prepared_post_pairs(prepared, indices.data(), 2, nullptr, &transfer));
+  EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
+  EXPECT_EQ(linkspan_transfer_bytes(transfer), 4000u);
+  EXPECT_TRUE(holds(far_bytes(0), place(0) + 5000, 1000));
+  EXPECT_TRUE(holds(far_bytes(2), place(2) + 5000, 1000));
+  EXPECT_EQ(far_bytes(1)[0] + far_bytes(1)[999], 0);
+  EXPECT_EQ(linkspan_prepared_post_pairs(prepared, nullptr, 2, nullptr, &transfer),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("2 indices at null")) << linkspan_last_error();
+  const std::uint32_t beyond = kPairs;
+  EXPECT_EQ(linkspan_prepared_post_pairs(prepared, &beyond, 1, nullptr, &transfer),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("index 3 of 3 prepared pairs")) << linkspan_last_error();
+
+  const linkspan_block block = {5, 1003, 3001};
+  const linkspan_shape blocks = shape_of(block);
+  const std::array<linkspan_transfer_part, 2> parts = {
+      {{locals_[0], remotes_[0], &blocks}, {locals_[1], remotes_[1], &shape}}};
+  PreparedC mixed;
+  ASSERT_OK(linkspan_peer_prepare_parts(peer_, LINKSPAN_WRITE, parts.data(), 2, &mixed));
+  ASSERT_OK(linkspan_prepared_post(mixed, nullptr, &transfer));
+  EXPECT_OK(linkspan_transfer_wait(transfer, kLong));
+  EXPECT_TRUE(holds(far_bytes(0) + 1003, place(0) + 5, 3001));
+  EXPECT_TRUE(holds(far_bytes(1), place(1) + 5000, 1000));
+  EXPECT_EQ(linkspan_peer_prepare_parts(peer_, 2, parts.data(), 2, &mixed),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("op is 2")) << linkspan_last_error();
+  remotes_[1] = nullptr;
+  EXPECT_EQ(linkspan_peer_prepare_regions(peer_, LINKSPAN_WRITE, locals_.data(), remotes_.data(),
+                                          kPairs, &shape, &mixed),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("pair 1: remote is null")) << linkspan_last_error();
+}
+
 TEST_F(CApiPairs, NameThePairThatIsWrong) {
   const linkspan_block block = {0, 0, 100};
   const linkspan_shape shape = shape_of(block);

@@ -48,11 +48,32 @@ TEST(Transfer, StaysDisconnected_WhenItWasAskedToEnd) {
   EXPECT_EQ(transfer.ending.user_status(status_of(Code::disconnected)).code(), Code::disconnected);
 }
 
-TEST(Transfer, UsesThePlanOfItsPreparation_WhenItHasOne) {
+TEST(Transfer, UsesTheSharedPlan_WhenItHasOne) {
   TransferState transfer;
   EXPECT_EQ(&transfer.batches.plan(), &transfer.batches.own);
-  transfer.batches.prepared = std::make_shared<PreparedState>();
-  EXPECT_EQ(&transfer.batches.plan(), &transfer.batches.prepared->plan);
+  transfer.batches.shared = std::make_shared<Plan>();
+  EXPECT_EQ(&transfer.batches.plan(), transfer.batches.shared.get());
+}
+
+TEST(Transfer, PostsThePairsInTheOrderInWhichTheyWereAdded) {
+  struct Kept final : transport::KeptPages {};
+  const Kept lists;
+  const auto plan = std::make_shared<Plan>();
+  TransferState transfer;
+  EXPECT_EQ(&transfer.add({{.peer = 7, .transport = 1}, plan, &lists}), &transfer);
+  const TransferEndpoints& second = transfer.add({{.peer = 7, .transport = 2}, plan});
+  EXPECT_EQ(transfer.peer, 7u);
+  ASSERT_EQ(transfer.batches.more.size(), 1u);
+  const auto first = transfer.next_batch();
+  EXPECT_EQ(&first.between, &transfer);
+  EXPECT_EQ(&first.plan, plan.get());
+  EXPECT_EQ(first.kept, &lists);
+  transfer.count_posted();
+  const auto next = transfer.next_batch();
+  EXPECT_EQ(&next.between, &second);
+  EXPECT_EQ(next.between.transport, 2u);
+  EXPECT_EQ(&next.plan, plan.get());
+  EXPECT_EQ(next.kept, nullptr);
 }
 
 TEST(Transfer, HasPostedAll_WhenNoBatchIsLeft) {

@@ -37,6 +37,59 @@ Status of_pair(std::size_t index, const Status& status) {
   return {status.code(), status.scope(), "pair " + std::to_string(index) + ": " + status.what()};
 }
 
+/// Calls `call` with the parts, and returns its result or what is wrong with a part.
+template <class Call>
+auto with_parts(const linkspan_transfer_part* parts, std::size_t count, const Call& call)
+    -> decltype(call(std::span<const TransferPart>())) {
+  std::vector<c::OwnedShape> shapes;  // what `all` refers to
+  std::vector<TransferPart> all;
+  shapes.reserve(count);
+  all.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& [local, remote, shape] = parts[i];
+    const Status status = c::given({{local, "local"}, {remote, "remote"}, {shape, "shape"}});
+    if (!status.ok()) return of_pair(i, status);
+    auto what = c::shape_of(*shape);
+    if (!what.ok()) return of_pair(i, what.status());
+    shapes.push_back(*std::move(what));
+    all.push_back({local->is, remote->is, shapes.back().shape});
+  }
+  return call(std::span<const TransferPart>(all));
+}
+
+/// Does the same with regions and the shape that each pair of them has.
+template <class Call>
+auto with_regions(const linkspan_region* const* local, const linkspan_remote_region* const* remote,
+                  std::size_t count, const linkspan_shape& shape, const Call& call)
+    -> decltype(call(std::span<const Region>(), std::span<const RemoteRegion>(), Shape())) {
+  const auto what = c::shape_of(shape);
+  if (!what.ok()) return what.status();
+  std::vector<Region> here;
+  std::vector<RemoteRegion> there;
+  here.reserve(count);
+  there.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Status status = c::given({{local[i], "local"}, {remote[i], "remote"}});
+    if (!status.ok()) return of_pair(i, status);
+    here.push_back(local[i]->is);
+    there.push_back(remote[i]->is);
+  }
+  return call(std::span<const Region>(here), std::span<const RemoteRegion>(there), what->shape);
+}
+
+/// Calls Prepared's function that takes a list.
+template <class Call>
+int begin_some(const linkspan_prepared* prepared, const char* what, const std::uint32_t* list,
+               std::size_t count, const linkspan_transfer_options* options,
+               linkspan_transfer** transfer, const Call& call) {
+  return begin({{prepared, "prepared"}}, options, transfer,
+               [&](const TransferOptions& known) -> Result<Transfer> {
+                 if (list == nullptr && count != 0)
+                   return c::bad(std::to_string(count) + " " + what + " at null");
+                 return call(prepared->is, std::span(list, count), known);
+               });
+}
+
 }  // namespace
 
 void linkspan_prepared_free(linkspan_prepared* prepared) { delete prepared; }
@@ -60,22 +113,9 @@ int linkspan_peer_submit_parts(const linkspan_peer* peer, int op,
                                const linkspan_transfer_options* options,
                                linkspan_transfer** transfer) {
   return begin(
-      {{peer, "peer"}, {parts, "parts"}}, options, transfer,
-      [&](const TransferOptions& known) -> Result<Transfer> {
-        std::vector<c::OwnedShape> shapes;  // what `all` refers to
-        std::vector<TransferPart> all;
-        shapes.reserve(count);
-        all.reserve(count);
-        for (std::size_t i = 0; i < count; ++i) {
-          const auto& [local, remote, shape] = parts[i];
-          const Status status = c::given({{local, "local"}, {remote, "remote"}, {shape, "shape"}});
-          if (!status.ok()) return of_pair(i, status);
-          auto what = c::shape_of(*shape);
-          if (!what.ok()) return of_pair(i, what.status());
-          shapes.push_back(*std::move(what));
-          all.push_back({local->is, remote->is, shapes.back().shape});
-        }
-        return submit(peer->is, op, std::span<const TransferPart>(all), known);
+      {{peer, "peer"}, {parts, "parts"}}, options, transfer, [&](const TransferOptions& known) {
+        return with_parts(parts, count,
+                          [&](const auto& all) { return submit(peer->is, op, all, known); });
       });
 }
 
@@ -86,21 +126,10 @@ int linkspan_peer_submit_regions(const linkspan_peer* peer, int op,
                                  const linkspan_transfer_options* options,
                                  linkspan_transfer** transfer) {
   return begin({{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}}, options,
-               transfer, [&](const TransferOptions& known) -> Result<Transfer> {
-                 const auto what = c::shape_of(*shape);
-                 if (!what.ok()) return what.status();
-                 std::vector<Region> here;
-                 std::vector<RemoteRegion> there;
-                 here.reserve(count);
-                 there.reserve(count);
-                 for (std::size_t i = 0; i < count; ++i) {
-                   const Status status = c::given({{local[i], "local"}, {remote[i], "remote"}});
-                   if (!status.ok()) return of_pair(i, status);
-                   here.push_back(local[i]->is);
-                   there.push_back(remote[i]->is);
-                 }
-                 return submit(peer->is, op, std::span<const Region>(here),
-                               std::span<const RemoteRegion>(there), what->shape, known);
+               transfer, [&](const TransferOptions& known) {
+                 return with_regions(local, remote, count, *shape, [&](const auto&... all) {
+                   return submit(peer->is, op, all..., known);
+                 });
                });
 }
 
@@ -156,6 +185,33 @@ int linkspan_peer_prepare(const linkspan_peer* peer, int op, const linkspan_regi
                  });
 }
 
+int linkspan_peer_prepare_parts(const linkspan_peer* peer, int op,
+                                const linkspan_transfer_part* parts, size_t count,
+                                linkspan_prepared** prepared) {
+  return c::make(prepared, {{peer, "peer"}, {parts, "parts"}}, [&] {
+    return with_parts(parts, count, [&](const auto& all) -> Result<Prepared> {
+      const auto way = c::op_of(op);
+      if (!way.ok()) return way.status();
+      return peer->is.prepare(*way, all);
+    });
+  });
+}
+
+int linkspan_peer_prepare_regions(const linkspan_peer* peer, int op,
+                                  const linkspan_region* const* local,
+                                  const linkspan_remote_region* const* remote, size_t count,
+                                  const linkspan_shape* shape, linkspan_prepared** prepared) {
+  return c::make(prepared, {{peer, "peer"}, {local, "local"}, {remote, "remote"}, {shape, "shape"}},
+                 [&] {
+                   return with_regions(local, remote, count, *shape,
+                                       [&](const auto&... all) -> Result<Prepared> {
+                                         const auto way = c::op_of(op);
+                                         if (!way.ok()) return way.status();
+                                         return peer->is.prepare(*way, all...);
+                                       });
+                 });
+}
+
 uint64_t linkspan_prepared_bytes(const linkspan_prepared* prepared) {
   return prepared == nullptr ? 0 : prepared->is.bytes();
 }
@@ -169,12 +225,17 @@ int linkspan_prepared_post(const linkspan_prepared* prepared,
 int linkspan_prepared_post_some(const linkspan_prepared* prepared, const uint32_t* positions,
                                 size_t count, const linkspan_transfer_options* options,
                                 linkspan_transfer** transfer) {
-  return begin({{prepared, "prepared"}}, options, transfer,
-               [&](const TransferOptions& known) -> Result<Transfer> {
-                 if (positions == nullptr && count != 0)
-                   return c::bad(std::to_string(count) + " positions at null");
-                 return prepared->is.post(std::span(positions, count), known);
-               });
+  return begin_some(prepared, "positions", positions, count, options, transfer,
+                    [](const Prepared& is, std::span<const std::uint32_t> some,
+                       const TransferOptions& known) { return is.post(some, known); });
+}
+
+int linkspan_prepared_post_pairs(const linkspan_prepared* prepared, const uint32_t* indices,
+                                 size_t count, const linkspan_transfer_options* options,
+                                 linkspan_transfer** transfer) {
+  return begin_some(prepared, "indices", indices, count, options, transfer,
+                    [](const Prepared& is, std::span<const std::uint32_t> some,
+                       const TransferOptions& known) { return is.post_pairs(some, known); });
 }
 
 int linkspan_peer_send(const linkspan_peer* peer, uint64_t tag, const void* data, uint64_t bytes,

@@ -11,23 +11,15 @@ namespace {
 
 using Pairs = std::vector<engine::Submission::Pair>;
 
-Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
-                        const Pairs& pairs, const TransferOptions& options) {
-  return handle_of<Transfer>(
-      impl, [&](auto& its) { return its.submission.submit(peer, op, pairs, options); });
-}
-
-Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
-                        std::span<const TransferPart> parts, const TransferOptions& options) {
+Result<Pairs> pairs_of(std::span<const TransferPart> parts) {
   Pairs pairs;
   pairs.reserve(parts.size());
   for (const TransferPart& each : parts) pairs.push_back({each.local, each.remote, each.shape});
-  return submit(impl, peer, op, pairs, options);
+  return pairs;
 }
 
-Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
-                        std::span<const Region> local, std::span<const RemoteRegion> remote,
-                        const Shape& shape, const TransferOptions& options) {
+Result<Pairs> pairs_of(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                       const Shape& shape) {
   if (local.size() != remote.size())
     return Status(Code::invalid_argument, Scope::request,
                   std::to_string(local.size()) + " local regions and " +
@@ -35,7 +27,21 @@ Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::ui
   Pairs pairs;
   pairs.reserve(local.size());
   for (std::size_t i = 0; i < local.size(); ++i) pairs.push_back({local[i], remote[i], shape});
-  return submit(impl, peer, op, pairs, options);
+  return pairs;
+}
+
+Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                        const Result<Pairs>& pairs, const TransferOptions& options) {
+  if (!pairs.ok()) return pairs.status();
+  return handle_of<Transfer>(
+      impl, [&](auto& its) { return its.submission.submit(peer, op, *pairs, options); });
+}
+
+Result<Prepared> prepare(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
+                         const Result<Pairs>& pairs) {
+  if (!pairs.ok()) return pairs.status();
+  return handle_of<Prepared>(impl,
+                             [&](auto& its) { return its.submission.prepare(peer, op, *pairs); });
 }
 
 }  // namespace
@@ -93,24 +99,31 @@ Result<Transfer> Peer::read(const Region& local, const RemoteRegion& remote, con
 }
 Result<Transfer> Peer::write(std::span<const TransferPart> parts,
                              const TransferOptions& options) const {
-  return submit(impl_, id_, Op::write, parts, options);
+  return submit(impl_, id_, Op::write, pairs_of(parts), options);
 }
 Result<Transfer> Peer::write(std::span<const Region> local, std::span<const RemoteRegion> remote,
                              const Shape& shape, const TransferOptions& options) const {
-  return submit(impl_, id_, Op::write, local, remote, shape, options);
+  return submit(impl_, id_, Op::write, pairs_of(local, remote, shape), options);
 }
 Result<Transfer> Peer::read(std::span<const TransferPart> parts,
                             const TransferOptions& options) const {
-  return submit(impl_, id_, Op::read, parts, options);
+  return submit(impl_, id_, Op::read, pairs_of(parts), options);
 }
 Result<Transfer> Peer::read(std::span<const Region> local, std::span<const RemoteRegion> remote,
                             const Shape& shape, const TransferOptions& options) const {
-  return submit(impl_, id_, Op::read, local, remote, shape, options);
+  return submit(impl_, id_, Op::read, pairs_of(local, remote, shape), options);
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Shape& shape) const {
   return handle_of<Prepared>(
       impl_, [&](auto& its) { return its.submission.prepare(id_, op, local, remote, shape); });
+}
+Result<Prepared> Peer::prepare(Op op, std::span<const TransferPart> parts) const {
+  return linkspan::prepare(impl_, id_, op, pairs_of(parts));
+}
+Result<Prepared> Peer::prepare(Op op, std::span<const Region> local,
+                               std::span<const RemoteRegion> remote, const Shape& shape) const {
+  return linkspan::prepare(impl_, id_, op, pairs_of(local, remote, shape));
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {

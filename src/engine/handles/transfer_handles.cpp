@@ -23,6 +23,11 @@ Result<Transfer> Prepared::post(std::span<const std::uint32_t> positions,
   return handle_of<Transfer>(
       impl_, [&](auto& its) { return its.submission.post(*state_, positions, options); });
 }
+Result<Transfer> Prepared::post_pairs(std::span<const std::uint32_t> indices,
+                                      const TransferOptions& options) const {
+  return handle_of<Transfer>(
+      impl_, [&](auto& its) { return its.submission.post_pairs(state_, indices, options); });
+}
 
 Transfer::Transfer(std::shared_ptr<engine::EngineImpl> impl,
                    std::shared_ptr<engine::TransferState> state)

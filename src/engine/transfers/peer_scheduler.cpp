@@ -91,7 +91,7 @@ bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferSta
 
 Status PeerScheduler::post_next(TransferState& transfer) {
   const bool last = transfer.batches.posted + 1 == transfer.batches.count;
-  const auto [between, plan, index] = transfer.next_batch();
+  const auto [between, plan, index, kept] = transfer.next_batch();
   const transport::BatchShape shape = plan.batch(index, scratch_);
   // A pair without bytes has no path: it keeps that of the batches before.
   const auto* const blocks = std::get_if<std::span<const Block>>(&shape);
@@ -107,8 +107,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
             .remote = between.remote->mappings[between.transport].get(),
             .shape = shape,
             .checked = plan.checked,
-            .kept = transfer.batches.prepared != nullptr ? transfer.batches.prepared->kept.get()
-                                                         : nullptr,
+            .kept = kept,
             .first = plan.first(index),
             .indices_gpu = plan.indices_gpu,
             .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,

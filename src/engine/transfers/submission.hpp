@@ -48,12 +48,18 @@ class Submission {
   /// Submits one write of `local` to each target. They run beside each other.
   std::vector<Submitted> write_to_all(const Region& local, std::span<const RemoteRegion> targets,
                                       const Shape& shape, const TransferOptions& options) const;
-  Result<std::shared_ptr<PreparedState>> prepare(std::uint64_t peer, Op op, const Region& local,
-                                                 const RemoteRegion& remote, Shape shape) const;
+  using PreparedResult = Result<std::shared_ptr<PreparedState>>;
+  PreparedResult prepare(std::uint64_t peer, Op op, const Region& local, const RemoteRegion& remote,
+                         const Shape& shape) const;
+  /// Prepares one transfer between all pairs. Errors name the pair by its index.
+  PreparedResult prepare(std::uint64_t peer, Op op, std::span<const Pair> pairs) const;
   Submitted post(const std::shared_ptr<PreparedState>& prepared,
                  const TransferOptions& options) const;
   Submitted post(const PreparedState& prepared, std::span<const std::uint32_t> subset,
                  const TransferOptions& options) const;
+  Submitted post_pairs(const std::shared_ptr<PreparedState>& prepared,
+                       std::span<const std::uint32_t> indices,
+                       const TransferOptions& options) const;
   /// Submits one block of a region that may have been deregistered. no_resource: try again.
   Submitted copy(std::uint64_t peer, Op op, const memory::RegionId& local,
                  const std::shared_ptr<ImportedRegion>& remote, std::size_t transport,
@@ -71,6 +77,12 @@ class Submission {
     Plan plan;
     transport::BatchSummary size;
   };
+  /// The last of several pairs that are planned one after the other.
+  struct PlannedBefore {
+    const TransferEndpoints* between = nullptr;
+    std::shared_ptr<Plan> plan;  // also of the pairs that share it
+    transport::BatchSummary size, total;
+  };
   /// A submitted transfer whose release stream does not wait for it yet.
   struct Started {
     std::shared_ptr<TransferState> transfer;  // also the PeerScheduler's
@@ -83,11 +95,18 @@ class Submission {
                        const TransferOptions& options) const;
   Status check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
                     const std::string& required) const;
-  Result<std::shared_ptr<TransferState>> transfer_of(const PreparedState& prepared) const;
+  static Status check_count(std::size_t pairs);
+  static Status add_size(transport::BatchSummary& total, const transport::BatchSummary& pair);
+  Result<TransferEndpoints> plan_next(std::uint64_t peer, Op op, const Pair& pair, bool same_shape,
+                                      const TransferOptions& options, PlannedBefore& before) const;
+  PreparedResult keep_pages(std::shared_ptr<PreparedState> state) const;
+  Result<PlannedPair> pair_of(const PreparedPair& prepared, transport::BatchSummary size,
+                              const TransferOptions& options) const;
+  template <class IndexAt>
+  Submitted post_each(const std::shared_ptr<PreparedState>& prepared, std::size_t count,
+                      IndexAt index_at, const TransferOptions& options) const;
   Result<Started> start(std::shared_ptr<TransferState> transfer, transport::BatchSummary size,
                         const TransferOptions& options) const;
-  Submitted post(std::shared_ptr<TransferState> transfer, transport::BatchSummary size,
-                 const TransferOptions& options) const;
   Submitted released(Result<Started> started) const;
 
   const EngineImpl* const engine_;

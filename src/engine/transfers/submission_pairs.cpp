@@ -26,57 +26,54 @@ Status check_permission(const TransferEndpoints& between) {
               "\""};
 }
 
-/// Returns a plan that does not need the user's lists.
-std::shared_ptr<const Plan> kept(Plan plan) {
-  auto shared = std::make_shared<Plan>(std::move(plan));
-  shared->keep();
-  return shared;
+}  // namespace
+
+Status Submission::check_count(std::size_t pairs) {
+  if (pairs != 0 && pairs <= kMaxPairs) return {};
+  return {Code::invalid_argument, Scope::request,
+          pairs == 0 ? "no pair of regions was given"
+                     : std::to_string(pairs) + " pairs of regions in one transfer; at most " +
+                           std::to_string(kMaxPairs)};
 }
 
-}  // namespace
+Status Submission::add_size(transport::BatchSummary& total, const transport::BatchSummary& pair) {
+  total.blocks += pair.blocks;
+  if (!__builtin_add_overflow(total.bytes, pair.bytes, &total.bytes)) return {};
+  return {Code::invalid_argument, Scope::request,
+          "the pairs of regions have more bytes than a number of 64 bits counts"};
+}
+
+/// Finds, checks and plans a pair. The plan is that of the pair before if both are alike.
+Result<TransferEndpoints> Submission::plan_next(std::uint64_t peer, Op op, const Pair& pair,
+                                                bool same_shape, const TransferOptions& options,
+                                                PlannedBefore& before) const {
+  auto between = resolve(peer, op, pair.local, pair.remote);
+  if (!between.ok()) return between.status();
+  if (Status status = check_permission(*between); !status.ok()) return status;
+  if (same_shape && options.require.empty() && are_alike(*before.between, *between)) return between;
+  auto planned = plan(*between, pair.shape, options);
+  if (!planned.ok()) return planned.status();
+  before.size = planned->size;
+  before.plan = base::make_recycled<Plan>();
+  *before.plan = std::move(planned->plan);
+  return between;
+}
 
 Submission::Submitted Submission::submit(std::uint64_t peer, Op op, std::span<const Pair> pairs,
                                          const TransferOptions& options) const {
-  const auto refuse = [](std::string what) {
-    return Status(Code::invalid_argument, Scope::request, std::move(what));
-  };
-  if (pairs.empty()) return refuse("no pair of regions was given");
-  if (pairs.size() > kMaxPairs)
-    return refuse(std::to_string(pairs.size()) + " pairs of regions in one transfer; at most " +
-                  std::to_string(kMaxPairs));
+  if (Status status = check_count(pairs.size()); !status.ok()) return status;
   auto transfer = base::make_recycled<TransferState>();
-  std::vector<PlannedPair>& more = transfer->batches.more;
-  more.reserve(pairs.size() - 1);
-  transport::BatchSummary total, size;  // of all pairs; of one
-  std::shared_ptr<const Plan> plan;     // of the pair before, unless that is the first
+  transfer->batches.more.reserve(pairs.size() - 1);
+  PlannedBefore before;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    auto between = resolve(peer, op, pairs[i].local, pairs[i].remote);
+    const bool same_shape = i != 0 && &pairs[i].shape == &pairs[i - 1].shape;
+    auto between = plan_next(peer, op, pairs[i], same_shape, options, before);
     if (!between.ok()) return status_of_pair(i, between.status());
-    if (Status status = check_permission(*between); !status.ok()) return status_of_pair(i, status);
-    const TransferEndpoints& first = *transfer;
-    const TransferEndpoints& before = more.empty() ? first : more.back();
-    const bool alike = i != 0 && options.require.empty() &&
-                       &pairs[i].shape == &pairs[i - 1].shape && are_alike(before, *between);
-    if (!alike) {
-      auto planned = this->plan(*between, pairs[i].shape, options);
-      if (!planned.ok()) return status_of_pair(i, planned.status());
-      size = planned->size;
-      if (i == 0)
-        transfer->batches.own = std::move(planned->plan);
-      else
-        plan = kept(std::move(planned->plan));
-    } else if (more.empty()) {
-      plan = kept(transfer->batches.own);
-    }
-    if (i == 0)
-      static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
-    else
-      more.push_back({*std::move(between), plan});
-    total.blocks += size.blocks;
-    if (__builtin_add_overflow(total.bytes, size.bytes, &total.bytes))
-      return refuse("the pairs of regions have more bytes than a number of 64 bits counts");
+    before.plan->keep();  // the lists are the user's
+    before.between = &transfer->add({*std::move(between), before.plan});
+    if (Status status = add_size(before.total, before.size); !status.ok()) return status;
   }
-  return released(start(std::move(transfer), total, options));
+  return released(start(std::move(transfer), before.total, options));
 }
 
 }  // namespace linkspan::engine

@@ -6,9 +6,16 @@
 namespace linkspan::engine {
 
 TransferState::NextBatch TransferState::next_batch() const noexcept {
-  if (batches.part == 0) return {*this, batches.plan(), batches.posted_of_part};
+  if (batches.part == 0) return {*this, batches.plan(), batches.posted_of_part, batches.kept};
   const PlannedPair& part = batches.more[batches.part - 1];
-  return {part, *part.plan, batches.posted_of_part};
+  return {part, *part.plan, batches.posted_of_part, part.kept};
+}
+
+const TransferEndpoints& TransferState::add(PlannedPair pair) {
+  if (batches.shared != nullptr) return batches.more.emplace_back(std::move(pair));
+  batches.shared = std::move(pair.plan);
+  batches.kept = pair.kept;
+  return static_cast<TransferEndpoints&>(*this) = std::move(pair);
 }
 
 void TransferState::count_posted() noexcept {

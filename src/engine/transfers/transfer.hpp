@@ -9,7 +9,10 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -48,27 +51,40 @@ struct TransferEndpoints {
 
 /// A pair of regions of a transfer that has several, beside the first.
 struct PlannedPair : TransferEndpoints {
-  std::shared_ptr<const Plan> plan;  // also of other pairs that are alike
+  std::shared_ptr<const Plan> plan;            // also of other pairs that are alike
+  const transport::KeptPages* kept = nullptr;  // of TransferBatches::prepared; may be null
+};
+
+/// What was prepared of a shape, once for all pairs that have it.
+struct PreparedShape {
+  std::vector<std::uint32_t> lists;  // the user's page lists, local then remote
+  std::optional<Pages> pages;        // refer to `lists`; only if the shape is Pages
+  // What a transport made of `pages`, by its index; null where it gains nothing.
+  std::map<std::size_t, std::unique_ptr<transport::KeptPages>> kept;
+};
+
+/// A pair of regions that was prepared. `local` is null: it would keep the pin of a deregistered
+/// region.
+struct PreparedPair : PlannedPair {
+  std::weak_ptr<const memory::Registration> region;
+  transport::BatchSummary size;
+  PreparedShape* shape = nullptr;  // of the PreparedState
 };
 
 /// A submission that was checked once and is posted any number of times.
 /// Threads: immutable after construction; destroyed without the peer's mutex.
-struct PreparedState : TransferEndpoints {
-  // Instead of `local`, which would keep the pin of a deregistered region.
-  std::weak_ptr<const memory::Registration> region;
-  transport::BatchSummary size;
-  std::vector<std::uint32_t> lists;  // the user's page lists, local then remote
-  Pages pages;                       // refer to `lists`; only if has_pages
-  bool has_pages = false;
-  Plan plan;
-  std::unique_ptr<transport::KeptPages>
-      kept;  // the transport's form of the plan's pages; may be null
+struct PreparedState {
+  std::deque<PreparedShape> shapes;
+  std::vector<PreparedPair> pairs;  // at least one
+  transport::BatchSummary size;     // of all pairs
 };
 
 /// The batches of a transfer: its plan, and how much of it is posted.
 struct TransferBatches {
   Plan own;
-  std::shared_ptr<PreparedState> prepared;  // used instead of `own` until quiet; also handles'
+  std::shared_ptr<const Plan> shared;          // used instead of `own`; also of other pairs
+  const transport::KeptPages* kept = nullptr;  // of `prepared`, for the first pair
+  std::shared_ptr<PreparedState> prepared;     // what is posted of it, until quiet; also handles'
   std::vector<PlannedPair> more;  // the pairs of regions after the first, in the user's order
   std::size_t count = 0;          // of the plans of all parts
   std::size_t posted = 0, in_flight = 0;
@@ -76,10 +92,7 @@ struct TransferBatches {
   transport::TransferHints hints;
   transport::PathTaken path_taken;  // by the last batch, or by the copy of a two-sided transfer
 
-  const Plan& plan() const noexcept {
-    const PreparedState* shared = prepared.get();
-    return shared != nullptr ? shared->plan : own;
-  }
+  const Plan& plan() const noexcept { return shared != nullptr ? *shared : own; }
   bool all_posted() const noexcept { return posted == count; }
 };
 
@@ -122,7 +135,11 @@ struct TransferState : TransferEndpoints {
     const TransferEndpoints& between;
     const Plan& plan;
     std::size_t index;  // in the plan
+    const transport::KeptPages* kept;
   };
+
+  /// Adds a pair of regions; the first one becomes the transfer's own. Returns where it is.
+  const TransferEndpoints& add(PlannedPair pair);
 
   /// Requires that not all batches are posted.
   NextBatch next_batch() const noexcept;
