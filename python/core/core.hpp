@@ -182,6 +182,11 @@ std::vector<std::uint32_t> indices_of(nb::handle value, const char* what);
 /// quiet, even if the object is dropped.
 nb::object keep(Transfer transfer, std::uint64_t peer, const nb::object& memory = {});
 
+// submissions.cpp
+/// Parses "write" or "read".
+Op op_of(const std::string& name);
+
+void bind_submissions(nb::class_<Peer>& peer);
 void bind_shapes(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_transfers(nb::module_& module);

@@ -1,7 +1,6 @@
 // Peers: lookups, submissions, messages.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
@@ -14,168 +13,6 @@ namespace {
 using namespace nb::literals;
 
 #define LINKSPAN_OPTIONS "**options: Unpack[TransferOptions]"
-#define LINKSPAN_REGIONS_SIG(name)                                                               \
-  nb::sig(                                                                                       \
-      "def " name                                                                                \
-      "(self, local: typing.Sequence[Region], remote: "                                          \
-      "typing.Sequence[RemoteRegion] | RegionSet, shape: Shape | None = None, " LINKSPAN_OPTIONS \
-      ") -> Transfer")
-#define LINKSPAN_PARTS_SIG(name)                                               \
-  nb::sig("def " name                                                          \
-          "(self, parts: typing.Sequence[tuple[Region, RemoteRegion, Shape | " \
-          "None]], " LINKSPAN_OPTIONS ") -> Transfer")
-
-Op op_of(const std::string& name) {
-  if (name == "write") return Op::write;
-  if (name == "read") return Op::read;
-  throw nb::value_error(("op=\"" + name + "\": give \"write\" or \"read\"").c_str());
-}
-
-/// Submits by Peer::write() or read().
-template <Op kOp>
-struct Submit {
-  const Peer& peer;
-  const nb::kwargs& options;
-
-  /// `all` stands for the local regions. Keeps `memory` alive until the transfer is quiet.
-  template <class... Regions>
-  nb::object operator()(const PyRegion& all, const nb::object& memory,
-                        const Regions&... regions) const {
-    const TransferOptions hints = transfer_options(options, &all);
-    auto transfer = submitting(hints, [&] {
-      return kOp == Op::write ? peer.write(regions..., hints) : peer.read(regions..., hints);
-    });
-    return keep(take(std::move(transfer), peer.id()), peer.id(), memory);
-  }
-};
-
-/// Prepares by Peer::prepare().
-struct Prepare {
-  const Peer& peer;
-  Op op;
-
-  template <class... Regions>
-  PyPrepared operator()(const PyRegion& all, const nb::object& /*memory*/,
-                        const Regions&... regions) const {
-    auto prepared = without_gil([&] { return peer.prepare(op, regions...); });
-    return {take(std::move(prepared), peer.id()), peer.id(), all};
-  }
-};
-
-template <class Act>
-auto with_one(const Act& act, const PyRegion& local, const RemoteRegion& remote, nb::handle shape) {
-  const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
-  return act(local, keepalive_of(parsed), local.region, remote, view_of(parsed));
-}
-
-template <Op kOp>
-nb::object submit(const Peer& peer, const PyRegion& local, const RemoteRegion& remote,
-                  nb::handle shape, const nb::kwargs& options) {
-  return with_one(Submit<kOp>{peer, options}, local, remote, shape);
-}
-PyPrepared prepare(const Peer& peer, const std::string& op, const PyRegion& local,
-                   const RemoteRegion& remote, nb::handle shape) {
-  return with_one(Prepare{peer, op_of(op)}, local, remote, shape);
-}
-
-/// A local region, one of the peer's, and the shape that is copied between them, or None.
-using Part = std::tuple<PyRegion, RemoteRegion, nb::object>;
-
-/// Adds a region to those that `all` stands for: it is the first of them on a known GPU.
-void add_local(PyRegion& all, const PyRegion& next) {
-  if (next.device == kNoDevice || next.device == all.device) return;
-  if (all.device == kNoDevice)
-    all = next;
-  else
-    all.device = kSeveralDevices;
-}
-
-/// Parses the shape of one of several pairs. An error begins with the index of the pair.
-ParsedShape shape_of_pair(std::size_t index, nb::handle shape, std::uint64_t here,
-                          std::uint64_t there) {
-  try {
-    return shape_of(shape, here, there);
-  } catch (const nb::builtin_exception& error) {
-    throw nb::builtin_exception(error.type(),
-                                ("pair " + std::to_string(index) + ": " + error.what()).c_str());
-  }
-}
-
-template <class Act>
-auto with_parts(const Act& act, const std::vector<Part>& given) {
-  PyRegion all;
-  std::vector<ParsedShape> shapes;  // what `parts` refers to
-  std::vector<TransferPart> parts;
-  nb::list memory;
-  shapes.reserve(given.size());
-  parts.reserve(given.size());
-  for (const auto& [local, remote, shape] : given) {
-    add_local(all, local);
-    shapes.push_back(shape_of_pair(shapes.size(), shape, local.region.bytes(), remote.bytes()));
-    parts.push_back({local.region, remote, view_of(shapes.back())});
-    if (const nb::object kept = keepalive_of(shapes.back()); kept.is_valid()) memory.append(kept);
-  }
-  return act(all, memory.size() == 0 ? nb::object() : memory, std::span<const TransferPart>(parts));
-}
-
-template <Op kOp>
-nb::object submit_parts(const Peer& peer, const std::vector<Part>& given,
-                        const nb::kwargs& options) {
-  return with_parts(Submit<kOp>{peer, options}, given);
-}
-PyPrepared prepare_parts(const Peer& peer, const std::string& op, const std::vector<Part>& given) {
-  PyPrepared prepared = with_parts(Prepare{peer, op_of(op)}, given);
-  nb::list memory;
-  for (const auto& [local, remote, shape] : given) memory.append(local.memory);
-  prepared.local.memory = memory;
-  return prepared;
-}
-
-std::vector<RemoteRegion> remote_regions(nb::handle given) {
-  if (nb::isinstance<RegionSet>(given)) return nb::cast<const RegionSet&>(given).regions;
-  std::vector<RemoteRegion> regions;
-  if (!nb::try_cast(given, regions))
-    throw nb::type_error("remote: give as many RemoteRegions as local regions, or a RegionSet");
-  return regions;
-}
-
-template <class Act>
-auto with_regions(const Act& act, const std::vector<PyRegion>& local, nb::handle remote,
-                  nb::handle shape) {
-  const std::vector<RemoteRegion> there = remote_regions(remote);
-  if (shape.is_none() && local.size() == there.size()) {
-    std::vector<Part> parts;
-    parts.reserve(local.size());
-    for (std::size_t i = 0; i < local.size(); ++i)
-      parts.emplace_back(local[i], there[i], nb::none());
-    return with_parts(act, parts);
-  }
-  PyRegion all;
-  std::vector<Region> here;
-  here.reserve(local.size());
-  for (const PyRegion& each : local) {
-    add_local(all, each);
-    here.push_back(each.region);
-  }
-  const ParsedShape parsed = shape_of(shape, 0, 0);
-  return act(all, keepalive_of(parsed), std::span<const Region>(here),
-             std::span<const RemoteRegion>(there), view_of(parsed));
-}
-
-template <Op kOp>
-nb::object submit_regions(const Peer& peer, const std::vector<PyRegion>& local, nb::handle remote,
-                          nb::handle shape, const nb::kwargs& options) {
-  return with_regions(Submit<kOp>{peer, options}, local, remote, shape);
-}
-PyPrepared prepare_regions(const Peer& peer, const std::string& op,
-                           const std::vector<PyRegion>& local, nb::handle remote,
-                           nb::handle shape) {
-  PyPrepared prepared = with_regions(Prepare{peer, op_of(op)}, local, remote, shape);
-  nb::list memory;
-  for (const PyRegion& each : local) memory.append(each.memory);
-  prepared.local.memory = memory;
-  return prepared;
-}
 
 /// Calls `call` with the limit, without the GIL. Raises what it answers.
 template <class Call>
@@ -243,10 +80,12 @@ void bind_peers(nb::module_& module) {
       .def("__str__", &words_of)
       .def("__repr__", [](const Explanation& self) { return "<Explanation " + self.path + ">"; });
 
-  nb::class_<Peer>(module, "Peer",
-                   "A connected remote Engine. Any thread; it may outlive the Engine, and calls "
-                   "then raise.")
-      .def_prop_ro("id", &Peer::id, "Unique in this Engine, from 1.")
+  nb::class_<Peer> peer(
+      module, "Peer",
+      "A connected remote Engine. Any thread; it may outlive the Engine, and calls "
+      "then raise.");
+  bind_submissions(peer);
+  peer.def_prop_ro("id", &Peer::id, "Unique in this Engine, from 1.")
       .def_prop_ro("name", &Peer::name)
       .def_prop_ro(
           "state",
@@ -302,42 +141,6 @@ void bind_peers(nb::module_& module) {
           },
           "name"_a, "above"_a = 0, "timeout"_a = 10.0,
           "The version of that set as soon as there is one above this.")
-      .def(
-          "write", &submit<Op::write>, "local"_a, "remote"_a, "shape"_a = nb::none(), "options"_a,
-          nb::sig("def write(self, local: Region, remote: RemoteRegion, shape: Shape | None = "
-                  "None, " LINKSPAN_OPTIONS ") -> Transfer"),
-          "Copies from a region here to one of the peer's; returns when it is under way or queued. "
-          "shape: Pages, Strides, or rows of (local offset, remote offset, bytes); None: all of "
-          "both, which are equally long. Errors name what is wrong; nothing was started then.")
-      .def("write", &submit_regions<Op::write>, "local"_a, "remote"_a, "shape"_a = nb::none(),
-           "options"_a, LINKSPAN_REGIONS_SIG("write"),
-           "Copies that shape from local[i] to remote[i] for each i, such as the same pages of all "
-           "layers, as one transfer: one wait, one cancel, and the notification follows all of "
-           "it. Errors name the index of the pair.")
-      .def("write", &submit_parts<Op::write>, "parts"_a, "options"_a, LINKSPAN_PARTS_SIG("write"),
-           "Does the same with a shape for each pair.")
-      .def("read", &submit<Op::read>, "local"_a, "remote"_a, "shape"_a = nb::none(), "options"_a,
-           nb::sig("def read(self, local: Region, remote: RemoteRegion, shape: Shape | None = "
-                   "None, " LINKSPAN_OPTIONS ") -> Transfer"),
-           "The same, from the peer's region to the one here.")
-      .def("read", &submit_regions<Op::read>, "local"_a, "remote"_a, "shape"_a = nb::none(),
-           "options"_a, LINKSPAN_REGIONS_SIG("read"),
-           "Copies that shape from remote[i] to local[i].")
-      .def("read", &submit_parts<Op::read>, "parts"_a, "options"_a, LINKSPAN_PARTS_SIG("read"),
-           "Does the same with a shape for each pair.")
-      .def("prepare", &prepare, "op"_a, "local"_a, "remote"_a, "shape"_a = nb::none(),
-           nb::sig("def prepare(self, op: typing.Literal['write', 'read'], local: Region, remote: "
-                   "RemoteRegion, shape: Shape | None = None) -> Prepared"),
-           "Checks and keeps what write() or read() would take, to be posted often.")
-      .def("prepare", &prepare_regions, "op"_a, "local"_a, "remote"_a, "shape"_a = nb::none(),
-           nb::sig("def prepare(self, op: typing.Literal['write', 'read'], local: "
-                   "typing.Sequence[Region], remote: typing.Sequence[RemoteRegion] | RegionSet, "
-                   "shape: Shape | None = None) -> Prepared"),
-           "The same for each local[i] and remote[i]; a post copies all as one transfer.")
-      .def("prepare", &prepare_parts, "op"_a, "parts"_a,
-           nb::sig("def prepare(self, op: typing.Literal['write', 'read'], parts: "
-                   "typing.Sequence[tuple[Region, RemoteRegion, Shape | None]]) -> Prepared"),
-           "The same with a shape for each pair.")
       .def("send", &exchange<true>, "tag"_a, "memory"_a, "options"_a,
            nb::sig("def send(self, tag: int, memory: Memory, " LINKSPAN_OPTIONS ") -> Transfer"),
            "Two-sided: the peer's recv() of the same tag takes these bytes, the oldest the oldest; "

@@ -58,8 +58,8 @@ const CostCase kCases[] = {
     {"between_gpus_prepared", kKinds[0], kKinds[1], 1, {3, 0}},
     {"shared_memory", kKinds[4], kKinds[4], 0, {3, 0}},
     {"shared_memory_prepared", kKinds[4], kKinds[4], 1, {3, 0}},
-    // Two locks for each more pair; the list of pairs is allocated, and the room for what waits.
-    {"shared_memory_prepared_pairs", kKinds[4], kKinds[4], 8, {3 + 7 * 2, 2}},
+    // Locks as of eight writes. The list of pairs is allocated, and now and then room in a queue.
+    {"shared_memory_prepared_pairs", kKinds[4], kKinds[4], 8, {8 * 3, 2}},
 };
 
 class WriteCost : public ::testing::TestWithParam<CostCase> {

@@ -57,11 +57,18 @@ TEST(Transfer, UsesTheSharedPlan_WhenItHasOne) {
 
 TEST(Transfer, PostsThePairsInTheOrderInWhichTheyWereAdded) {
   struct Kept final : transport::KeptPages {};
-  const Kept lists;
+  const Kept lists{};
   const auto plan = std::make_shared<Plan>();
+  PlannedPair pair;
+  pair.peer = 7;
+  pair.transport = 1;
+  pair.plan = plan;
+  pair.kept = &lists;
   TransferState transfer;
-  EXPECT_EQ(&transfer.add({{.peer = 7, .transport = 1}, plan, &lists}), &transfer);
-  const TransferEndpoints& second = transfer.add({{.peer = 7, .transport = 2}, plan});
+  EXPECT_EQ(&transfer.add(pair), &transfer);
+  pair.transport = 2;
+  pair.kept = nullptr;
+  const TransferEndpoints& second = transfer.add(pair);
   EXPECT_EQ(transfer.peer, 7u);
   ASSERT_EQ(transfer.batches.more.size(), 1u);
   const auto first = transfer.next_batch();
