@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/driver_shim/counts.hpp"
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
@@ -181,6 +182,30 @@ TEST(EnginePreparedGpu, RunsBehindAHeldStreamAlthoughItsHandleIsGone) {
   EXPECT_EQ(moved.wait(30s).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kMiB}}), "");
   held.synchronize();
+}
+
+TEST(EnginePreparedGpu, PinsAPageListOnce_WhenManyRegionsHaveIt) {
+  DriverCounts counts = DriverCounts::find();
+  if (!counts) GTEST_SKIP() << "needs the counting shim";
+  if (const Status status = need_gpus(2); !status.ok()) GTEST_SKIP() << status.to_string();
+  Held here;
+  Pair pair;
+  here = Held::make(pair.engine, {.kind = "device0"});
+  pair.far.add("there", {.kind = "device1"});
+  const RemoteRegion there = pair.remote("there");
+  const std::uint32_t list[] = {3, 1, 2};
+  const auto pinned_for = [&](std::size_t pairs) {
+    const std::vector<Region> local(pairs, here.region);
+    const std::vector<RemoteRegion> remote(pairs, there);
+    counts.reset();
+    EXPECT_EQ(pair.peer.prepare(Op::write, local, remote, Pages{kPage, 0, 0, list, list})
+                  .status()
+                  .to_string(),
+              "ok");
+    return counts.read()["cuMemHostAlloc"];
+  };
+  (void)pinned_for(1);  // the first may set up more
+  EXPECT_EQ(pinned_for(8), pinned_for(1));
 }
 
 TEST(EnginePreparedShapes, AreCheckedOnce) {

@@ -111,9 +111,9 @@ class Pairs {
 
  private:
   std::vector<TransferPart> parts() const {
-    std::vector<TransferPart> parts;
-    for (std::size_t i = 0; i < kPairs; ++i) parts.push_back({here(i), there_[i], blocks_[i]});
-    return parts;
+    std::vector<TransferPart> all;
+    for (std::size_t i = 0; i < kPairs; ++i) all.push_back({here(i), there_[i], blocks_[i]});
+    return all;
   }
   std::string name(std::size_t pair) const { return prefix_ + std::to_string(pair); }
   std::uint64_t ours(std::size_t pair) const { return seed_ + 2 * pair; }
