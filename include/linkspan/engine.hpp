@@ -92,6 +92,14 @@ struct ConnectOptions {
   /// Requires this name of the peer's Engine. With a secret both sides prove it, so the connection
   /// cannot be redirected to another host of the job. Empty: any name.
   std::string expect{};
+  /// Gives the secret of the Engine that listens, for this connection and its data connections in
+  /// the place of this Engine's own: 16 to 4096 bytes, which linkspan never prints. TCP may then go
+  /// beyond loopback. The connection is `encrypted` on an Engine with that security, and
+  /// `authenticated` on one without a secret (`loopback_only`) or with `authenticated`.
+  /// invalid_argument: another length, or an Engine with `insecure`. permission_denied: the other
+  /// side has another secret or none. A Unix socket ignores it, because the kernel names its peer's
+  /// user; of several addresses it counts for those of TCP. Empty: the Engine's own.
+  std::string secret{};
 };
 
 class LINKSPAN_API Engine {

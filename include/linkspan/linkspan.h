@@ -163,6 +163,10 @@ typedef struct linkspan_connect_options {
   size_t size;
   int64_t timeout;
   const char* expect; /* required name of the peer's Engine; null: any */
+  /* The secret of the Engine that listens, of 16 to 4096 bytes, for this connection by TCP
+   * (ConnectOptions::secret). Null: that of this Engine. */
+  const char* secret;
+  size_t secret_bytes;
 } linkspan_connect_options;
 
 LINKSPAN_C_API int linkspan_engine_connect_with(linkspan_engine* engine, const char* address,

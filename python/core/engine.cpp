@@ -43,9 +43,19 @@ class PyEngine {
   bool interrupted_ = false;  // close() was, by a signal
 };
 
-Peer connect(PyEngine& engine, nb::handle where, double timeout, const std::string& expect) {
+std::string secret_of(nb::handle secret) {
+  if (secret.is_none()) return {};
+  if (!nb::isinstance<nb::bytes>(secret)) throw nb::type_error("secret: give bytes");
+  const auto bytes = nb::borrow<nb::bytes>(secret);
+  if (bytes.size() == 0) throw nb::value_error("secret: give 16 to 4096 bytes, or None");
+  return {static_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Peer connect(PyEngine& engine, nb::handle where, double timeout, const std::string& expect,
+             nb::handle secret) {
   const std::string address = path_of(where);
-  const ConnectOptions options{.timeout = seconds(timeout, "timeout"), .expect = expect};
+  const ConnectOptions options{
+      .timeout = seconds(timeout, "timeout"), .expect = expect, .secret = secret_of(secret)};
   return take(waiting([&] { return engine->connect(address, options); }));
 }
 
@@ -76,14 +86,6 @@ std::optional<Security> security_of(const std::optional<std::string>& name) {
         ("security=\"" + *name + "\": give loopback_only, insecure, authenticated or encrypted")
             .c_str());
   return security;
-}
-
-std::string secret_of(nb::handle secret) {
-  if (secret.is_none()) return {};
-  if (!nb::isinstance<nb::bytes>(secret)) throw nb::type_error("secret: give bytes");
-  const auto bytes = nb::borrow<nb::bytes>(secret);
-  if (bytes.size() == 0) throw nb::value_error("secret: give 16 to 4096 bytes, or None");
-  return {static_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 RegionOptions region_options(bool peers_read, bool peers_write, bool exclusive, bool pin) {
@@ -217,14 +219,19 @@ void bind_engine(nb::module_& module) {
           "NotFoundError.")
       .def(
           "connect", &connect, "address"_a, "timeout"_a = 10.0, "expect"_a = "",
+          "secret"_a.none() = nb::none(),
           nb::sig("def connect(self, address: str | bytes | os.PathLike, timeout: float = 10.0, "
-                  "expect: str = '') -> Peer"),
+                  "expect: str = '', secret: bytes | None = None) -> Peer"),
           "Until both sides are ready; where nobody listens yet, until somebody does. Of several "
           "addresses of one Engine (`addresses`) it takes the Unix socket on the same host, else "
           "TCP. "
           "A peer over TCP is a remote one, also on this host: only transports that leave the host "
-          "reach it. expect: the name that its Engine has to have. UnreachableError, "
-          "TimedOutError, PermissionDeniedError: another user's, another name, or beyond loopback.")
+          "reach it. expect: the name that its Engine has to have. secret: that Engine's, of 16 to "
+          "4096 bytes, for this connection by TCP in the place of our own; it goes beyond loopback "
+          "and is \"authenticated\", or \"encrypted\" if our Engine is. UnreachableError, "
+          "TimedOutError, PermissionDeniedError: another user's, another name or secret, or beyond "
+          "loopback without a secret. InvalidArgumentError: a secret of another length, or of an "
+          "`insecure` Engine.")
       .def(
           "accept",
           [](PyEngine& self, std::optional<double> timeout) {

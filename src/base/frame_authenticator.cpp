@@ -48,6 +48,13 @@ bool same_secret(std::span<const std::byte> a, std::span<const std::byte> b) noe
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+std::shared_ptr<const std::string> copy_secret(std::string_view secret) {
+  return {new std::string(secret), [](std::string* copy) {
+            OPENSSL_cleanse(copy->data(), copy->size());
+            delete copy;
+          }};
+}
+
 void FrameAuthenticator::Free::operator()(evp_cipher_ctx_st* context) const noexcept {
   EVP_CIPHER_CTX_free(context);
 }

@@ -13,6 +13,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/fd.hpp"
 #include "base/tls.hpp"
@@ -32,6 +34,9 @@ Result<MacKey> hmac(std::span<const std::byte> key,
 
 /// Compares in constant time. Returns false for different lengths.
 bool same_secret(std::span<const std::byte> a, std::span<const std::byte> b) noexcept;
+
+/// Copies a secret. Overwrites the copy when its last owner ends.
+std::shared_ptr<const std::string> copy_secret(std::string_view secret);
 
 /// Computes GMAC tags for one direction. The n-th tag of the sender equals the n-th of the
 /// receiver; a message that was changed, dropped, repeated or forged gets another tag.

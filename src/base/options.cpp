@@ -236,6 +236,14 @@ std::string setting_of_socket_dir(const std::string& folder) {
   return names("XDG_RUNTIME_DIR", "/linkspan");
 }
 
+Status check_secret(std::string_view secret, const std::string& from, Scope scope) {
+  if (secret.size() >= kMinSecret && secret.size() <= kMaxSecret) return {};
+  return {Code::invalid_argument, scope,
+          from + " has " + (secret.size() > kMaxSecret ? "more than " : "") +
+              std::to_string(std::min(secret.size(), kMaxSecret)) +
+              " bytes: make one of 16 to 4096 by `head -c 32 /dev/urandom | base64`"};
+}
+
 Result<std::string> read_secret(const Options& options) {
   std::string secret = options.secret, where = options.secret_from;
   if (!options.secret_file.empty()) {
@@ -266,11 +274,7 @@ Result<std::string> read_secret(const Options& options) {
   } else if (secret.empty()) {
     return secret;
   }
-  if (secret.size() < kMinSecret || secret.size() > kMaxSecret)
-    return Status(Code::invalid_argument, Scope::process,
-                  where + " has " + (secret.size() > kMaxSecret ? "more than " : "") +
-                      std::to_string(std::min(secret.size(), kMaxSecret)) +
-                      " bytes: make one of 16 to 4096 by `head -c 32 /dev/urandom | base64`");
+  if (Status status = check_secret(secret, where, Scope::process); !status.ok()) return status;
   return secret;
 }
 

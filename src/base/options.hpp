@@ -73,6 +73,8 @@ struct Options {
   Setting setting_of(const OptionInfo& option) const;
 };
 
+/// Returns invalid_argument with `from` and the remedy unless the secret has 16 to 4096 bytes.
+Status check_secret(std::string_view secret, const std::string& from, Scope scope);
 /// Returns the content of the secret file without its line end, else `secret`. permission_denied:
 /// others may read the file. invalid_argument: the secret is too short or too long.
 Result<std::string> read_secret(const Options& options);

@@ -109,8 +109,9 @@ void ConnectionTable::adopt(base::Fd socket, Duration handshake,
     return;
   }
   const std::uint64_t id = ++last_id_;
-  auto session = std::make_shared<Session>(id, result != nullptr, std::move(socket), us_, events_,
-                                           *this, log_);
+  auto session =
+      std::make_shared<Session>(id, result != nullptr, std::move(socket), us_, events_, *this, log_,
+                                result != nullptr ? std::move(result->expect) : ExpectedPeer());
   entries_.emplace(id,
                    std::make_unique<ConnectionEntry>(
                        io_, session, SessionDataConnections::Uses{opener_, us_, events_, log_}));
@@ -118,7 +119,6 @@ void ConnectionTable::adopt(base::Fd socket, Duration handshake,
     entry.result = std::move(result);
     entry.source = source;
     if (entry.result == nullptr) pending_.add(id, source);
-    if (entry.result != nullptr) session->expect(entry.result->expect);
     Status started = net::watch(entry.socket, session->socket().fd());
     if (started.ok()) started = session->start();
     if (started.ok() && entry.result == nullptr && !session->is_remote())

@@ -65,17 +65,25 @@ class AsioControlPlane final : public ControlPlane {
 
   using ControlPlane::connect;
   Result<std::shared_ptr<Session>> connect(std::span<const SocketAddress> addresses,
-                                           base::Deadline deadline,
-                                           const std::string& expect) override {
-    ConnectTargets targets(addresses, us_.leaves_host(), deadline);
+                                           base::Deadline deadline, const std::string& expect,
+                                           std::string_view secret) override {
+    ExpectedPeer expected{.name = expect};
+    if (!secret.empty()) {
+      expected.secret = {.bytes = base::copy_secret(secret), .tls = nullptr};
+      auto tls = us_.tls != nullptr ? base::TlsContext::create(secret) : us_.tls;
+      if (!tls.ok()) return tls.status();
+      expected.secret->tls = *std::move(tls);
+    }
+    ConnectTargets targets(addresses, us_.leaves_host() || expected.secret, deadline);
     for (;;) {
       targets.begin_pass();
       while (const ConnectTargets::Target* const target = targets.next()) {
         std::optional<net::TcpAddress> answered;
         // A Unix socket that does not answer leaves half of the time to the others.
         const bool halves = target->hosts.empty() && targets.has_more();
-        auto session = try_connect(
-            *target, halves ? base::Deadline::in(deadline.left() / 2) : deadline, expect, answered);
+        auto session =
+            try_connect(*target, halves ? base::Deadline::in(deadline.left() / 2) : deadline,
+                        expected, answered);
         if (session.ok() || session.status().code() == Code::canceled) return session;
         targets.fail(session.status(), answered);
       }
@@ -140,7 +148,7 @@ class AsioControlPlane final : public ControlPlane {
 
   /// Stores in `answered` the host that a TCP connection was made to.
   Result<std::shared_ptr<Session>> try_connect(const ConnectTargets::Target& target,
-                                               base::Deadline deadline, const std::string& expect,
+                                               base::Deadline deadline, const ExpectedPeer& expect,
                                                std::optional<net::TcpAddress>& answered) {
     const SocketAddress& address = target.address;
     auto socket = address.is_tcp() ? connect_to(target.hosts, deadline)
@@ -151,7 +159,9 @@ class AsioControlPlane final : public ControlPlane {
     else if (const auto host = net::peer_of(socket->get()); host.ok())
       answered = *host;
     const auto result = std::make_shared<ConnectResult>();  // shared with connections_
-    result->expect = {.name = expect, .incarnation = address.incarnation};
+    result->expect = expect;
+    result->expect.incarnation = address.incarnation;
+    if (!address.is_tcp()) result->expect.secret.reset();
     post([this, result, deadline, ours = *std::move(socket)]() mutable {
       connections_.adopt(std::move(ours), deadline.left(), result);
     });

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "control/session.hpp"
 #include "control/socket_address.hpp"
@@ -35,13 +36,17 @@ class ControlPlane {
   /// the deadline; timed_out: no host answered. A refusal has the peer's text. permission_denied,
   /// not_found: as resolve(), returned at once; a missing Unix socket is retried.
   /// permission_denied also: the peer has another name than `expect`, unless that is empty, or is
-  /// not the Engine of the address. An address that is refused is tried no more.
+  /// not the Engine of the address. An address that is refused is tried no more. `secret` stands in
+  /// for the Engine's at TCP addresses, which may then lie beyond loopback; TLS is used if the
+  /// Engine uses it. Empty: the Engine's.
   virtual Result<std::shared_ptr<Session>> connect(std::span<const SocketAddress> addresses,
                                                    base::Deadline deadline,
-                                                   const std::string& expect) = 0;
+                                                   const std::string& expect,
+                                                   std::string_view secret) = 0;
   Result<std::shared_ptr<Session>> connect(const SocketAddress& address, base::Deadline deadline,
-                                           const std::string& expect = {}) {
-    return connect(std::span(&address, 1), deadline, expect);
+                                           const std::string& expect = {},
+                                           std::string_view secret = {}) {
+    return connect(std::span(&address, 1), deadline, expect, secret);
   }
   /// Opens one more connection to the address of a remote Session, for one transport, as
   /// Channel::open_data_connection() describes. Returns at once.

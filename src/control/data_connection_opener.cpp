@@ -23,9 +23,10 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(50),
 
 struct DataConnectionOpener::Opening {
   Opening(asio::io_context& io, net::DataConnectionRoute by, DataConnectionHello hello_to_send,
-          Duration all, Then what)
+          Tls with, Duration all, Then what)
       : route(std::move(by)),
         hello(std::move(hello_to_send)),
+        tls(std::move(with)),
         most(all),
         then(std::move(what)),
         waiting(io),
@@ -33,6 +34,7 @@ struct DataConnectionOpener::Opening {
 
   const net::DataConnectionRoute route;
   const DataConnectionHello hello;
+  const Tls tls;  // shared with the Session; null: plain
   const Duration most;
   const Then then;
   base::Fd socket;                      // until it is connected; then in channel
@@ -51,9 +53,11 @@ DataConnectionOpener::~DataConnectionOpener() = default;
 void DataConnectionOpener::close() { openings_.clear(); }
 
 void DataConnectionOpener::open(const net::DataConnectionRoute& route,
-                                const DataConnectionHello& hello, Duration limit, Then then) {
+                                const DataConnectionHello& hello, Tls tls, Duration limit,
+                                Then then) {
   const std::uint64_t id = ++last_id_;
-  openings_.emplace(id, std::make_unique<Opening>(io_, route, hello, limit, std::move(then)));
+  openings_.emplace(
+      id, std::make_unique<Opening>(io_, route, hello, std::move(tls), limit, std::move(then)));
   begin(id);
 }
 
@@ -105,8 +109,8 @@ void DataConnectionOpener::send_hello(std::uint64_t id) {
   if (!status.ok()) return end(id, status);
   net::prepare(opening.socket, us_.limits.silence);
   opening.channel = base::FdChannel(std::move(opening.socket));
-  if (us_.tls != nullptr) {
-    auto tls = base::TlsEnd::create(us_.tls, opening.channel.fd(), base::TlsSide::connector);
+  if (opening.tls != nullptr) {
+    auto tls = base::TlsEnd::create(opening.tls, opening.channel.fd(), base::TlsSide::connector);
     if (!tls.ok()) return end(id, tls.status());
     opening.channel.secure(*std::move(tls));
   }

@@ -29,12 +29,14 @@ class DataConnectionOpener {
   DataConnectionOpener& operator=(const DataConnectionOpener&) = delete;
   ~DataConnectionOpener();
 
-  /// Passes the socket to `then` once the other side has accepted it: with TLS if we use it,
-  /// without MAC keys. Errors: unreachable, timed_out, or the answer of the peer. A route by a
-  /// named interface fails after 3 s, because there is another route. If the other side has no
+  using Tls = std::shared_ptr<const base::TlsContext>;
+
+  /// Passes the socket to `then` once the other side has accepted it: with TLS unless `tls` is
+  /// null, without MAC keys. Errors: unreachable, timed_out, or the answer of the peer. A route by
+  /// a named interface fails after 3 s, because there is another route. If the other side has no
   /// room, retries within `limit`, then fails as `unreachable`.
-  void open(const net::DataConnectionRoute& route, const DataConnectionHello& hello, Duration limit,
-            Then then);
+  void open(const net::DataConnectionRoute& route, const DataConnectionHello& hello, Tls tls,
+            Duration limit, Then then);
   void close();
 
  private:

@@ -16,7 +16,7 @@ namespace linkspan::control {
 
 /// Contains the answer to one attempt of connect(). PendingConnects guards all but `expect`.
 struct ConnectResult {
-  ExpectedPeer expect;
+  ExpectedPeer expect;  // the Session takes it
   bool decided = false;
   bool abandoned = false;  // connect() does not wait any more
   Status status;

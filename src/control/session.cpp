@@ -14,14 +14,16 @@ constexpr int kFramesPerPoll = 64;
 }  // namespace
 
 Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
-                 SessionEvents& events, SessionWriter& writer, const base::Log& log)
+                 SessionEvents& events, SessionWriter& writer, const base::Log& log,
+                 ExpectedPeer expected)
     : id_(id),
       us_(us),
       events_(events),
       log_(log),
       socket_(id, std::move(socket), us.incarnation, writer),
+      expected_(std::move(expected)),
       authenticator_(initiated ? Side::connector : Side::acceptor,
-                     requires_auth() && us.tls == nullptr) {  // TLS authenticates frames itself
+                     requires_auth() && tls() == nullptr) {  // TLS authenticates frames itself
   limit_payload(kMaxUnprovenFrame);
 }
 
@@ -52,11 +54,11 @@ Status Session::closed() const {
 }
 
 Status Session::secure() {
-  if (us_.tls == nullptr) return {};
-  auto tls = base::TlsEnd::create(us_.tls, socket_.fd(),
+  if (tls() == nullptr) return {};
+  auto end = base::TlsEnd::create(tls(), socket_.fd(),
                                   initiated() ? base::TlsSide::connector : base::TlsSide::acceptor);
-  if (!tls.ok()) return tls.status();
-  socket_.with_channel([&](base::FdChannel& channel) { channel.secure(*std::move(tls)); });
+  if (!end.ok()) return end.status();
+  socket_.with_channel([&](base::FdChannel& channel) { channel.secure(*std::move(end)); });
   return {};
 }
 
@@ -129,7 +131,7 @@ void Session::on_readable() {
         disconnect(Status(Code::disconnected, Scope::peer,
                           "peer " + describe() + ": " + next.status().what()));
       else
-        fail(next.status());
+        fail(tls() != nullptr && !is_established() ? with_secret(next.status()) : next.status());
       return;
     }
     if (!next->has_value()) return;

@@ -128,16 +128,26 @@ struct Identity {
   bool leaves_host() const noexcept { return security != Security::loopback_only; }
 };
 
+/// The secret of one connection by TCP, in the place of the Engine's.
+struct ConnectionSecret {
+  /// Shared with connect() and its other attempts. Null once the session's key is derived.
+  std::shared_ptr<const std::string> bytes;
+  std::shared_ptr<const base::TlsContext> tls;  ///< Shared with its connections. Null: plain.
+};
+
 /// Names who alone is accepted at the other end of a connect().
 struct ExpectedPeer {
-  std::string name{};             ///< Empty: any.
-  std::uint64_t incarnation = 0;  ///< 0: any.
+  std::string name{};                        ///< Empty: any.
+  std::uint64_t incarnation = 0;             ///< 0: any.
+  std::optional<ConnectionSecret> secret{};  ///< What it knows by TCP. nullopt: the Engine's.
 };
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
+  /// `expected` is checked after the peer's proof.
   Session(std::uint64_t id, bool initiated, base::Fd socket, const Identity& us,
-          SessionEvents& events, SessionWriter& writer, const base::Log& log);
+          SessionEvents& events, SessionWriter& writer, const base::Log& log,
+          ExpectedPeer expected = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -178,8 +188,6 @@ class Session : public std::enable_shared_from_this<Session> {
   std::string describe() const;  ///< "engine (peer 3, pid 4711)"
 
   // Control thread only:
-  /// Sets who alone is accepted as the peer, checked after its proof. Call before start().
-  void expect(ExpectedPeer peer) { expected_ = std::move(peer); }
   Status start();
   void on_readable();
   void on_process_end();
@@ -189,6 +197,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void drop();     ///< Stops reading and all events, because the Engine ends.
   SessionSocket& socket() noexcept { return socket_; }  ///< Any thread.
   SessionAuthenticator& authenticator() noexcept { return authenticator_; }
+  /// Returns the TLS of this connection by TCP and of its data connections. Null: plain.
+  const std::shared_ptr<const base::TlsContext>& tls() const noexcept {
+    return expected_.secret ? expected_.secret->tls : us_.tls;
+  }
   bool is_up() const noexcept { return stage_ == SessionStage::up; }
   bool is_established() const noexcept {
     return stage_ >= SessionStage::established;
@@ -223,7 +235,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Status on_proof(const base::Frame& frame);
   Status send_proof();
   Status establish();
-  bool requires_auth() const noexcept { return is_remote() && !us_.secret.empty(); }
+  bool requires_auth() const noexcept {
+    return is_remote() && (expected_.secret || !us_.secret.empty());
+  }
+  Status with_secret(const Status& why) const;
   Status secure();
   Status on_import(const base::Frame& frame);
   Status closed() const;
@@ -236,12 +251,12 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionEvents& events_;
   const base::Log& log_;
   SessionSocket socket_;
+  ExpectedPeer expected_;
   SessionAuthenticator authenticator_;
   SessionStage stage_ = SessionStage::greeting;
   SessionEnd end_;
   std::optional<DataConnectionHello> data_connection_;
   PeerFacts peer_;
-  ExpectedPeer expected_;
   NotificationRings rings_;
 };
 

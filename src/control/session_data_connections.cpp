@@ -40,7 +40,7 @@ void SessionDataConnections::make(const std::string& transport, const Result<net
   };
   if (!at.ok() || !offer.ok()) return on_made(at.ok() ? offer.status() : at.status());
   uses_.opener.open(route.value_or(net::DataConnectionRoute{.to = *at}), offer->hello,
-                    uses_.us.limits.handshake, on_made);
+                    session_->tls(), uses_.us.limits.handshake, on_made);
 }
 
 /// Returns the next route between named interfaces. nullopt: a side named none, or the peer is on

@@ -19,7 +19,8 @@ Status Session::handle(base::Frame& frame) {
   const auto op = static_cast<FrameOp>(frame.header.op);
   // The peer refused this session. It may do so after we established it; then id is 0.
   if (op == FrameOp::error && (!is_established() || (!is_up() && frame.header.id == 0))) {
-    disconnect(decode_error(frame.payload));
+    const Status why = decode_error(frame.payload);
+    disconnect(stage_ == SessionStage::proving ? with_secret(why) : why);
     return {};
   }
   if (frame.plain)
@@ -131,22 +132,34 @@ Status Session::on_hello(base::Frame& frame) {
     peer_.pidfd = std::move(frame.fds[0]);
     peer_.pidfd.trust();
   }
-  if (is_remote() && hello->requires_auth == us_.secret.empty())
-    return {Code::permission_denied, Scope::peer,
-            std::string(hello->requires_auth ? "the peer asks for a secret and this side has none"
-                                             : "the peer has no secret and this side asks for it") +
-                ": give both the same file by LINKSPAN_SECRET_FILE or EngineOptions::secret_file"};
+  if (is_remote() && hello->requires_auth != requires_auth())
+    return with_secret(
+        {Code::permission_denied, Scope::peer,
+         std::string(hello->requires_auth ? "the peer asks for a secret and this side has none"
+                                          : "the peer has no secret and this side asks for it") +
+             ": give both the same file by LINKSPAN_SECRET_FILE or EngineOptions::secret_file, or "
+             "connect with ConnectOptions::secret"});
   peer_.hello = *std::move(hello);
   peer_.incarnation = frame.header.incarnation;
-  if (Status status = authenticator_.derive(requires_auth() ? us_.secret : std::string_view(),
+  const std::string& secret = expected_.secret ? *expected_.secret->bytes : us_.secret;
+  if (Status status = authenticator_.derive(requires_auth() ? secret : std::string_view(),
                                             us_.incarnation, {frame.payload, incarnation()});
       !status.ok())
     return status;
+  if (expected_.secret) expected_.secret->bytes.reset();
   if (!requires_auth()) return establish();
   stage_ = SessionStage::proving;
   // The listening side sends its proof only after it has verified the connecting side's, so a port
   // scanner learns nothing.
   return initiated() ? send_proof() : Status();
+}
+
+/// Adds to a refusal which secret connect() tried. An accepting side has only its Engine's.
+Status Session::with_secret(const Status& why) const {
+  if (why.code() != Code::permission_denied || !initiated() || !requires_auth()) return why;
+  return {why.code(), why.scope(),
+          why.what() + "; connected with " +
+              (expected_.secret ? "ConnectOptions::secret" : "the Engine's secret")};
 }
 
 /// Sends the proof. From then on frames have MAC tags, unless TLS is used.
@@ -168,7 +181,8 @@ Status Session::on_proof(const base::Frame& frame) {
   const auto right = authenticator_.expected();
   if (!said.ok() || !right.ok()) return said.ok() ? right.status() : said.status();
   if (!base::same_secret(*said, right->mac))
-    return {Code::permission_denied, Scope::peer, "the peer has another secret than this side"};
+    return with_secret(
+        {Code::permission_denied, Scope::peer, "the peer has another secret than this side"});
   if (authenticator_.seals())
     socket_.with_channel(
         [&](base::FdChannel& channel) { channel.authenticate_received(right->keys.in); });

@@ -194,9 +194,11 @@ PIN(sizeof(linkspan_transport_option) == 16);
 PIN(offsetof(linkspan_transport_option, key) == 0);
 PIN(offsetof(linkspan_transport_option, value) == 8);
 
-PIN(sizeof(linkspan_connect_options) == 24);
+PIN(sizeof(linkspan_connect_options) == 40);
 PIN(offsetof(linkspan_connect_options, timeout) == 8);
 PIN(offsetof(linkspan_connect_options, expect) == 16);
+PIN(offsetof(linkspan_connect_options, secret) == 24);
+PIN(offsetof(linkspan_connect_options, secret_bytes) == 32);
 
 PIN(sizeof(linkspan_region_options) == 24);
 PIN(offsetof(linkspan_region_options, peers_read) == 8);

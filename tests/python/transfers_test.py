@@ -351,6 +351,32 @@ def test_peers_over_tcp() -> None:
         assert engine.listen("tcp:0.0.0.0:0").startswith("tcp:0.0.0.0:")
 
 
+def test_a_secret_is_of_one_connection() -> None:
+    known, other = b"a secret of the tests", b"another secret of tests"
+    with linkspan.Engine("here", secret=other) as here, linkspan.Engine("there", secret=known) as there:
+        address = there.listen("tcp:127.0.0.1:0")
+        with pytest.raises(linkspan.PermissionDeniedError, match="connected with the Engine's secret"):
+            here.connect(address)
+        with pytest.raises(linkspan.PermissionDeniedError, match="connected with ConnectOptions::secret"):
+            here.connect(address, secret=other)
+        with pytest.raises(linkspan.InvalidArgumentError, match="ConnectOptions::secret has 15 bytes"):
+            here.connect(address, secret=known[:15])
+        with pytest.raises(linkspan.InvalidArgumentError, match="has more than 4096 bytes"):
+            here.connect(address, secret=known * 200)
+        with pytest.raises(TypeError, match="secret: give bytes"):
+            here.connect(address, secret="a secret of the tests")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="secret: give 16 to 4096 bytes, or None"):
+            here.connect(address, secret=b"")
+        there.publish("memory", there.register_memory(pattern(100)))
+        for _ in range(2):  # the second is a reconnection
+            peer = here.connect(address, 10, secret=known)
+            target = bytearray(100)
+            region, remote = here.register_memory(target), peer.lookup("memory")
+            peer.read(region, remote, require="tcp").wait(10)
+            assert target == pattern(100).tobytes()
+            peer.close()
+
+
 def test_peers_over_tls(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="LINKSPAN_SECRET_FILE"):
         linkspan.Engine("bare", security="encrypted")

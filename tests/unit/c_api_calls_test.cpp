@@ -655,8 +655,40 @@ TEST_F(CApiPair, ConnectsToAPeerOfTheNameThatItExpects) {
   EXPECT_EQ(linkspan_engine_connect_with(near_, address.c_str(), &options, &other),
             LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("timeout is -1")) << linkspan_last_error();
-  options = {.size = sizeof options.size, .timeout = -1, .expect = "not read"};
+  options.size = sizeof options.size;  // what follows is not read
   EXPECT_OK(linkspan_engine_connect_with(near_, address.c_str(), &options, &other));
+}
+
+TEST_F(CApiPair, ConnectsWithASecretOfTheConnection) {
+  linkspan_engine_options known = options_of("known");
+  known.secret = "sixteen bytes at least";
+  known.secret_bytes = 16;
+  EngineC engine;
+  ASSERT_OK(linkspan_engine_open(&known, &engine));
+  ASSERT_OK(linkspan_engine_listen(engine, "tcp:127.0.0.1:0"));
+  char* text = nullptr;
+  ASSERT_OK(linkspan_engine_address(engine, &text));
+  const std::string address = taken(text);
+  linkspan_connect_options options = LINKSPAN_CONNECT_OPTIONS_INIT;
+  PeerC peer;
+  const auto refused = [&](int code, const char* why) {
+    EXPECT_EQ(linkspan_engine_connect_with(near_, address.c_str(), &options, &peer), code);
+    EXPECT_TRUE(says(why)) << linkspan_last_error();
+    EXPECT_EQ(peer, nullptr);
+  };
+  refused(LINKSPAN_PERMISSION_DENIED, "this side has none");
+  options.secret_bytes = 16;
+  refused(LINKSPAN_INVALID_ARGUMENT, "a secret of 16 bytes at null");
+  options.secret_bytes = 0;
+  options.secret = "sixteen bytes at most";
+  refused(LINKSPAN_INVALID_ARGUMENT, "a secret of 0 bytes: set secret_bytes");
+  options.secret_bytes = 15;
+  refused(LINKSPAN_INVALID_ARGUMENT, "ConnectOptions::secret has 15 bytes");
+  options.secret_bytes = 17;
+  refused(LINKSPAN_PERMISSION_DENIED, "; connected with ConnectOptions::secret");
+  options.secret_bytes = 16;
+  EXPECT_OK(linkspan_engine_connect_with(near_, address.c_str(), &options, &peer));
+  EXPECT_EQ(linkspan_peer_state(peer), LINKSPAN_PEER_UP);
 }
 
 TEST_F(CApiPair, ClosesAPeer) {

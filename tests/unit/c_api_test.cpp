@@ -57,7 +57,7 @@ TEST(CApi, SetsOtherMembersToZero_WhenAMacroNamesSome) {
   const linkspan_connect_options connect = LINKSPAN_CONNECT_OPTIONS_INIT;
   EXPECT_EQ(connect.size, sizeof connect);
   EXPECT_EQ(connect.timeout, 10 * kSecond);
-  EXPECT_EQ(connect.expect, nullptr);
+  EXPECT_TRUE(connect.expect == nullptr && connect.secret == nullptr && connect.secret_bytes == 0);
 
   const linkspan_region_options region = LINKSPAN_REGION_OPTIONS_INIT;
   EXPECT_EQ(region.size, sizeof region);

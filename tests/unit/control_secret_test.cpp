@@ -30,6 +30,13 @@ class ControlSecret : public test::ControlFixture {
     client_ = take(ControlPlane::open(other_, theirs_, log_));
     return client_->connect(at_, soon());
   }
+  /// Connects with a secret of the connection, from an Engine with the secret `own`.
+  Result<std::shared_ptr<Session>> meet_by(const std::string& secret, const std::string& own) {
+    if (client_) client_->close(soon());
+    other_.secret = own;
+    client_ = take(ControlPlane::open(other_, theirs_, log_));
+    return client_->connect(at_, soon(), {}, secret);
+  }
 };
 
 TEST_F(ControlSecret, LetsInWhoHasTheSame) {
@@ -65,6 +72,52 @@ TEST_F(ControlSecret, IsNotAskedForByUnixSockets) {
   us_.secret = kSecret;
   test::ControlFixture::serve(false);
   EXPECT_TRUE(meet("").ok());
+}
+
+TEST_F(ControlSecret, IsThatOfTheConnection_WhenOneIsGiven) {
+  serve(kSecret);
+  for (const char* own : {"", kSecret, "another secret of tests"}) {
+    const auto session = meet_by(kSecret, own);
+    ASSERT_TRUE(session.ok()) << own << ": " << session.status().to_string();
+    EXPECT_TRUE(std::ranges::equal((*session)->key(), quiet_.last()->key()));
+    ASSERT_TRUE(client_->open_data_connection(*session, "tcp").ok());
+    auto here = theirs_.next_stream(5s), there = quiet_.next_stream(5s);
+    ASSERT_TRUE(here && there && here->socket.ok() && there->socket.ok());
+    ASSERT_TRUE(here->socket->keys && there->socket->keys);
+    EXPECT_EQ(here->socket->keys->out, there->socket->keys->in);
+  }
+}
+
+TEST_F(ControlSecret, CountsForOneConnectionAlone) {
+  serve(kSecret);
+  ASSERT_TRUE(meet_by(kSecret, "another secret of tests").ok());
+  EXPECT_EQ(client_->connect(at_, soon()).status().code(), Code::permission_denied);
+  EXPECT_TRUE(client_->connect(at_, soon(), {}, kSecret).ok());
+}
+
+TEST_F(ControlSecret, IsNamedButNotShown_WhenItIsRefused) {
+  constexpr const char* kWrong = "another secret of tests";
+  const auto refused = [](const Result<std::shared_ptr<Session>>& session, const char* why,
+                          const char* which) {
+    const Status status = session.status();
+    EXPECT_EQ(status.code(), Code::permission_denied) << status.to_string();
+    for (const char* word : {why, which})
+      EXPECT_NE(status.what().find(word), std::string::npos) << status.what();
+    for (const char* secret : {kSecret, kWrong})
+      EXPECT_EQ(status.what().find(secret), std::string::npos) << status.what();
+  };
+  serve(kSecret);
+  refused(meet_by(kWrong, kSecret), "another secret than", "; connected with ConnectOptions::sec");
+  refused(meet(kWrong), "another secret than", "; connected with the Engine's secret");
+  refused(meet(""), "this side has none", "or connect with ConnectOptions::secret");
+  serve("");
+  refused(meet_by(kSecret, ""), "the peer has no secret", "; connected with ConnectOptions::sec");
+}
+
+TEST_F(ControlSecret, OfAConnectionIsIgnoredByUnixSockets) {
+  us_.secret = kSecret;
+  test::ControlFixture::serve(false);
+  EXPECT_TRUE(meet_by("another secret of tests", "").ok());
 }
 
 /// A client by hand that knows the secret, and breaks one rule in each test.

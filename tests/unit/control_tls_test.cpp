@@ -35,6 +35,12 @@ class ControlTls : public test::ControlFixture {
     client_ = take(ControlPlane::open(other_, theirs_, log_));
     return client_->connect(at_, base::Deadline::after(base::Clock::steady(), time));
   }
+  /// Connects with a secret of the connection, from an Engine with TLS and another secret.
+  Result<std::shared_ptr<Session>> meet_by(const std::string& secret) {
+    give(other_, "a secret of its own Engine", true);
+    client_ = take(ControlPlane::open(other_, theirs_, log_));
+    return client_->connect(at_, soon(), {}, secret);
+  }
   /// Connects by hand as a client that has the secret.
   base::FdChannel connect_by_tls() {
     auto channel = connect();
@@ -68,6 +74,26 @@ TEST_F(ControlTls, MeetsAndMakesConnectionsByIt) {
     }
   }
   EXPECT_FALSE((*session)->is_disconnected());
+}
+
+TEST_F(ControlTls, HasAKeyOfTheConnectionsSecret_WhenOneIsGiven) {
+  serve(kSecret, true);
+  const auto session = meet_by(kSecret);
+  ASSERT_TRUE(session.ok()) << session.status().to_string();
+  ASSERT_TRUE(client_->open_data_connection(*session, "tcp").ok());
+  auto here = theirs_.next_stream(5s), there = quiet_.next_stream(5s);
+  ASSERT_TRUE(here && there && here->socket.ok() && there->socket.ok());
+  EXPECT_TRUE(here->socket->tls && there->socket->tls);
+  EXPECT_FALSE(here->socket->keys || there->socket->keys);
+}
+
+TEST_F(ControlTls, NamesTheConnectionsSecret_WhenItIsRefused) {
+  serve(kSecret, true);
+  const Status why = meet_by("another secret of tests").status();
+  EXPECT_EQ(why.code(), Code::permission_denied) << why.to_string();
+  for (const char* word : {"another secret than", "; connected with ConnectOptions::secret"})
+    EXPECT_NE(why.what().find(word), std::string::npos) << why.what();
+  EXPECT_EQ(quiet_.last(), nullptr);
 }
 
 TEST_F(ControlTls, IsAskedForByBothOrByNone) {

@@ -16,7 +16,7 @@ class RecordingControl final : public control::ControlPlane {
 
   Result<control::SocketAddress> listen(const control::SocketAddress&) override { return none(); }
   Result<Session> connect(std::span<const control::SocketAddress>, base::Deadline,
-                          const std::string&) override {
+                          const std::string&, std::string_view) override {
     return none();
   }
   Status open_data_connection(const Session& session, std::string transport) override {

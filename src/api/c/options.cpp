@@ -68,6 +68,13 @@ class Fields {
 
 const char* or_empty(const char* given) { return given == nullptr ? "" : given; }
 
+Result<std::string> secret_of(const char* secret, std::size_t bytes) {
+  if (secret == nullptr && bytes != 0)
+    return bad("a secret of " + std::to_string(bytes) + " bytes at null");
+  if (secret != nullptr && bytes == 0) return bad("a secret of 0 bytes: set secret_bytes");
+  return std::string(or_empty(secret), bytes);
+}
+
 }  // namespace
 
 Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
@@ -87,11 +94,9 @@ Result<EngineOptions> engine_options(const linkspan_engine_options* given) {
   if (fields.number("security", c->security, -1, LINKSPAN_SECURITY_ENCRYPTED) >= 0)
     out.security = static_cast<Security>(c->security);
   (void)fields.number("reserved", c->reserved, 0, 0);
-  if (c->secret == nullptr && c->secret_bytes != 0)
-    return bad("a secret of " + std::to_string(c->secret_bytes) + " bytes at null");
-  if (c->secret != nullptr && c->secret_bytes == 0)
-    return bad("a secret of 0 bytes: set secret_bytes");
-  if (c->secret != nullptr) out.secret.assign(c->secret, c->secret_bytes);
+  auto secret = secret_of(c->secret, c->secret_bytes);
+  if (!secret.ok()) return secret.status();
+  out.secret = *std::move(secret);
   if (c->transport == nullptr && c->transport_count != 0)
     return bad(std::to_string(c->transport_count) + " options of transports at null");
   for (std::size_t i = 0; i < c->transport_count; ++i) {
@@ -111,8 +116,11 @@ Result<ConnectOptions> connect_options(const linkspan_connect_options* given) {
   const auto c = sized(given, kConnectOptions, "linkspan_connect_options");
   if (!c.ok()) return c.status();
   Fields fields;
-  const ConnectOptions out{.timeout = fields.time("timeout", c->timeout),
-                           .expect = or_empty(c->expect)};
+  auto secret = secret_of(c->secret, c->secret_bytes);
+  if (!secret.ok()) return secret.status();
+  ConnectOptions out{.timeout = fields.time("timeout", c->timeout),
+                     .expect = or_empty(c->expect),
+                     .secret = *std::move(secret)};
   if (!fields.status().ok()) return fields.status();
   return out;
 }

@@ -3,12 +3,27 @@
 #include <algorithm>
 
 #include "base/interrupt.hpp"
+#include "base/options.hpp"
 #include "base/socket_dir.hpp"
 #include "control/socket_address.hpp"
 #include "engine/diagnostics/report.hpp"
 #include "engine/peers/session_channel.hpp"
 
 namespace linkspan::engine {
+namespace {
+
+/// Returns invalid_argument unless the secret of a connection has 16 to 4096 bytes and goes with
+/// the security of the Engine.
+Status check_secret(const std::string& secret, Security security) {
+  if (security != Security::insecure)
+    return base::check_secret(secret, "ConnectOptions::secret", Scope::request);
+  return {Code::invalid_argument, Scope::request,
+          "ConnectOptions::secret contradicts security=\"insecure\" of this Engine: open it with "
+          "another security, or connect without a secret"};
+}
+
+}  // namespace
+
 Status PeerManager::listen(std::string_view address) {
   const base::Options& options = uses_.options;
   const std::string made_up = std::to_string(uses_.identity.incarnation);
@@ -71,12 +86,15 @@ Result<PeerManager::MetPeer> PeerManager::connect(std::string_view address,
                                                   const ConnectOptions& options) {
   const auto at = control::parse_addresses(address, uses_.options.socket_dir);
   if (!at.ok()) return at.status();
+  if (!options.secret.empty())
+    if (Status s = check_secret(options.secret, uses_.identity.security); !s.ok()) return s;
   for (const control::SocketAddress& each : *at)
     if (each.is_tcp() && each.port == 0)
       return Status(
           Code::invalid_argument, Scope::request,
           each.to_string() + ": nobody is at port 0; Engine::address() there names the port");
-  auto session = control_->connect(*at, base::Deadline::in(options.timeout), options.expect);
+  auto session =
+      control_->connect(*at, base::Deadline::in(options.timeout), options.expect, options.secret);
   if (!session.ok()) return session.status();
   return MetPeer{(*session)->id(), (*session)->hello().engine};
 }
