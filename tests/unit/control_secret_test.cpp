@@ -114,6 +114,28 @@ TEST_F(ControlSecret, IsNamedButNotShown_WhenItIsRefused) {
   refused(meet_by(kSecret, ""), "the peer has no secret", "; connected with ConnectOptions::sec");
 }
 
+TEST_F(ControlSecret, OfAConnectionIsForgotten_OnceItsKeyIsDerived) {
+  struct Nobody final : SessionWriter {
+    void write_when_ready(std::uint64_t) override {}
+  };
+  static Nobody nobody;  // outlives theirs_, which keeps the Session
+  serve(kSecret);
+  auto bytes = base::copy_secret(kSecret);
+  EXPECT_EQ(*bytes, kSecret);
+  const std::weak_ptr<const std::string> secret = bytes;
+  auto channel = connect();
+  const auto session = std::make_shared<Session>(
+      1, true, channel.release_socket(), other_, theirs_, nobody, log_,
+      ExpectedPeer{.secret = ConnectionSecret{.bytes = std::move(bytes), .tls = nullptr}});
+  ASSERT_TRUE(session->start().ok());
+  EXPECT_FALSE(secret.expired());
+  for (const auto limit = soon(); !session->is_established() && !limit.passed();)
+    session->on_readable();
+  EXPECT_TRUE(session->is_established()) << session->failure().to_string();
+  EXPECT_TRUE(secret.expired());
+  session->drop();
+}
+
 TEST_F(ControlSecret, OfAConnectionIsIgnoredByUnixSockets) {
   us_.secret = kSecret;
   test::ControlFixture::serve(false);
