@@ -25,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "linkspan/descriptor.hpp"
 #include "linkspan/peer.hpp"
 #include "linkspan/region.hpp"
 #include "linkspan/status.hpp"
@@ -132,6 +133,10 @@ class LINKSPAN_API Engine {
   /// when the first of its regions is deregistered. An error changes nothing. invalid_argument: no
   /// region, too many, one that is not registered, or one of another set.
   Result<std::uint64_t> publish(std::string_view name, std::span<const Region> regions);
+  /// Describes what `name` stands for, so that a process that got the Descriptor's bytes by any way
+  /// can lookup() it. Changes nothing. not_found: nothing is published as `name`.
+  /// invalid_argument: the Engine does not listen.
+  Result<Descriptor> describe(std::string_view name) const;
   /// Ends the registration. Its key is invalid at once; ok means that no peer maps the memory and
   /// no transfer uses it. busy: the text names the remaining users; call again.
   Status deregister(const Region& region, Duration timeout = std::chrono::seconds(10));
@@ -167,6 +172,12 @@ class LINKSPAN_API Engine {
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
   /// Connects as above. permission_denied also if the peer's name is not `expect`.
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
+  /// Connects to the Engine that made the Descriptor, and imports the region or the set that its
+  /// name stands for now. The peer of an earlier lookup() of the same address is used again while
+  /// it is up; several threads at once share one connection. Errors are those of connect(),
+  /// Peer::lookup() and Peer::lookup_set().
+  Result<LookupResult> lookup(const Descriptor& descriptor,
+                              Duration timeout = std::chrono::seconds(10));
   /// Returns the next peer that connected to this Engine. timed_out: none did.
   Result<Peer> accept(Duration timeout);
   /// Returns all connected peers, those that connected to this Engine too, in the order of their

@@ -4,7 +4,7 @@
  *   if (linkspan_engine_open(NULL, &engine) != LINKSPAN_OK) puts(linkspan_last_error());
  *
  * Each function is documented at the C++ member of the same name in linkspan/{engine,peer,region,
- * transfer,prepared,completion_queue}.hpp. This header adds the conventions of C:
+ * transfer,prepared,descriptor,completion_queue}.hpp. This header adds the conventions of C:
  *
  * - The name of a function begins with the type of its first argument: linkspan_peer_send() is
  *   Peer::send(). C adds a suffix where C++ has an overload, as in linkspan_engine_publish_set().
@@ -229,6 +229,18 @@ LINKSPAN_C_API int linkspan_engine_publish(linkspan_engine* engine, const char* 
 LINKSPAN_C_API int linkspan_engine_publish_set(linkspan_engine* engine, const char* name,
                                                const linkspan_region* const* regions, size_t count,
                                                uint64_t* version);
+
+/* Stores the bytes of Descriptor::serialize() in `buffer`, whose room is in `size`, and their number
+ * in `size`. A null buffer asks for the number. LINKSPAN_TRUNCATED: the room is too small, and
+ * `size` has what is needed. */
+LINKSPAN_C_API int linkspan_engine_describe(linkspan_engine* engine, const char* name, void* buffer,
+                                            size_t* size);
+/* Takes the bytes of a Descriptor, from any language. Stores the peer and its regions; the set has
+ * version 0 if one region was described. */
+LINKSPAN_C_API int linkspan_engine_lookup_descriptor(linkspan_engine* engine,
+                                                     const void* descriptor, size_t size,
+                                                     int64_t timeout, linkspan_peer** peer,
+                                                     linkspan_region_set** set);
 
 /* For a null handle these return 0, null or LINKSPAN_MEMORY_HOST. */
 LINKSPAN_C_API uint64_t linkspan_region_bytes(const linkspan_region* region);

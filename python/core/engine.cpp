@@ -114,6 +114,13 @@ nb::object write_to_all(PyEngine& engine, const PyRegion& local,
   return outcomes_of(std::move(results), targets, keepalive_of(parsed));
 }
 
+nb::tuple lookup(PyEngine& engine, const Descriptor& descriptor, double timeout) {
+  const Duration limit = seconds(timeout, "timeout");
+  LookupResult found = take(waiting([&] { return engine->lookup(descriptor, limit); }));
+  if (descriptor.version != 0) return nb::make_tuple(found.peer, std::move(found.regions));
+  return nb::make_tuple(found.peer, found.regions.regions.front());
+}
+
 std::vector<Region> regions_of(const std::vector<PyRegion>& owned) {
   std::vector<Region> regions;
   regions.reserve(owned.size());
@@ -186,6 +193,18 @@ void bind_engine(nb::module_& module) {
            [](PyEngine& self, const std::string& name, const std::vector<PyRegion>& regions) {
              return take(self->publish(name, regions_of(regions)));
            })
+      .def(
+          "describe",
+          [](PyEngine& self, const std::string& name) { return take(self->describe(name)); },
+          "name"_a,
+          "Describes what publish() gave this name, for lookup() in another process. Changes "
+          "nothing. NotFoundError: nothing has the name. InvalidArgumentError: the Engine does not "
+          "listen.")
+      .def("lookup", &lookup, "descriptor"_a, "timeout"_a = 10.0,
+           nb::sig("def lookup(self, descriptor: Descriptor, timeout: float = 10.0) -> "
+                   "tuple[Peer, RemoteRegion | RegionSet]"),
+           "Connects to the Engine of the descriptor and imports its region, or all of its set as "
+           "the set is now. A peer of an earlier lookup() that is still up is used again.")
       .def(
           "listen",
           [](PyEngine& self, nb::handle where) {

@@ -58,6 +58,76 @@ std::string gpu_of(const Region& region) {
   return text;
 }
 
+nb::bytes bytes_of(const Descriptor& descriptor) {
+  const std::vector<std::byte> bytes = descriptor.serialize();
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+Descriptor parse(const nb::bytes& bytes) {
+  return take(Descriptor::parse({static_cast<const std::byte*>(bytes.data()), bytes.size()}));
+}
+
+std::uint64_t total_of(const Descriptor& descriptor) {
+  std::uint64_t total = 0;
+  for (const DescribedRegion& each : descriptor.regions) total += each.bytes;
+  return total;
+}
+
+std::string kind_of(const DescribedRegion& region) { return std::string(name_of(region.kind)); }
+
+nb::object words_of(const Descriptor& self) {
+  const std::string what = self.version == 0
+                               ? kind_of(self.regions.front()) + " memory"
+                               : "version " + std::to_string(self.version) +
+                                     ", regions: " + std::to_string(self.regions.size());
+  return text_of("<Descriptor \"" + self.name + "\" of Engine \"" + self.engine +
+                 "\": " + std::to_string(total_of(self)) + " bytes, " + what + ">");
+}
+
+void bind_descriptor(nb::module_& module) {
+  nb::class_<Descriptor>(module, "Descriptor",
+                         "What another process needs to find what an Engine published. A value: "
+                         "send to_bytes(), or pickle it. It contains no key: the Engine at "
+                         "`address` must still accept the process that uses it.")
+      .def_prop_ro(
+          "address", [](const Descriptor& self) { return text_of(self.address); },
+          nb::sig("def address(self) -> str"), "Engine.addresses of its maker.")
+      .def_prop_ro(
+          "engine", [](const Descriptor& self) { return text_of(self.engine); },
+          nb::sig("def engine(self) -> str"), "The name of that Engine.")
+      .def_prop_ro(
+          "name", [](const Descriptor& self) { return text_of(self.name); },
+          nb::sig("def name(self) -> str"), "The published name.")
+      .def_ro("version", &Descriptor::version, "The version of a set; 0: one region.")
+      .def_prop_ro(
+          "regions",
+          [](const Descriptor& self) {
+            nb::list regions;
+            for (const DescribedRegion& each : self.regions)
+              regions.append(nb::make_tuple(each.bytes, kind_of(each)));
+            return nb::tuple(regions);
+          },
+          nb::sig("def regions(self) -> tuple[tuple[int, str], ...]"),
+          "The bytes and the kind of each region, in the order of publish().")
+      .def_prop_ro("bytes", &total_of, "The bytes of all regions together.")
+      .def_prop_ro(
+          "kind", [](const Descriptor& self) { return kind_of(self.regions.front()); },
+          "The kind of the first region's memory.")
+      .def("to_bytes", &bytes_of, "Returns bytes that linkspan reads in every language.")
+      .def_static(
+          "from_bytes", &parse, "data"_a,
+          "Parses what to_bytes() returned, which may come from anyone. CorruptError: something "
+          "else, or cut. UnsupportedError: another release's format.")
+      .def("__getstate__", &bytes_of)
+      .def("__setstate__",
+           [](Descriptor& self, const nb::bytes& state) { new (&self) Descriptor(parse(state)); })
+      .def(
+          "__eq__", [](const Descriptor& self, const Descriptor& other) { return self == other; },
+          nb::is_operator(), nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__hash__", [](const Descriptor& self) { return nb::hash(bytes_of(self)); })
+      .def("__repr__", &words_of, nb::sig("def __repr__(self) -> str"));
+}
+
 }  // namespace
 
 void bind_memory(nb::module_& module) {
@@ -66,6 +136,8 @@ void bind_memory(nb::module_& module) {
       nb::sig("def dlpack_view(memory: object) -> tuple[int, list[int], list[int], int, int, "
               "int, object]"));
   module.def("address_of", &address_of, "memory"_a);
+
+  bind_descriptor(module);
 
   nb::class_<PyRegion>(module, "Region",
                        "Memory of this process that was registered; what it belongs to lives as "

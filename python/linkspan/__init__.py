@@ -23,6 +23,7 @@ import pathlib
 
 from ._core import (
     CompletionQueue,
+    Descriptor,
     Explanation,
     Pages,
     PathRefusal,
@@ -36,7 +37,7 @@ from ._core import (
 )
 from ._core import version as __version__
 from ._tool import doctor
-from ._engine import Descriptor, Engine, Notification
+from ._engine import Engine, Notification
 from ._errors import (
     BusyError,
     CanceledError,

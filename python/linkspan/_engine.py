@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import os
 import weakref
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import _core, _errors, _memory
-from ._core import Peer, Region, RemoteRegion
+from ._core import Region
 
 
 class Notification(NamedTuple):
     peer: int  # Peer.id of the sender
     message: bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Descriptor:
-    """What another process needs to find a published region. A value: pickle it, store it, send it.
-
-    It contains no key: the Engine at `address` must still accept the process that uses it.
-    """
-
-    address: str
-    name: str
-    bytes: int
-    kind: str
 
 
 class Engine(_core.Engine):
@@ -92,7 +78,6 @@ class Engine(_core.Engine):
         # Until deregistered or closed: dropping a Region drops neither its key nor its memory.
         self._regions: set[Region] = set()
         self._process = os.getpid()
-        self._peers: dict[str, Peer] = {}  # of lookup(), by address
         _open.add(self)
 
     def register_memory(
@@ -152,22 +137,6 @@ class Engine(_core.Engine):
             self._publish(name, region)
             return None
         return self._publish_set(name, list(region))
-
-    def describe(self, name: str, region: Region) -> Descriptor:
-        """Returns what another process needs to find the region, which publish() gave this name.
-        Changes nothing. InvalidArgumentError: the Engine does not listen."""
-        addresses = self.addresses
-        if not addresses:
-            raise _errors.InvalidArgumentError("no process can connect: listen() first")
-        return Descriptor(addresses, name, region.bytes, region.kind)
-
-    def lookup(self, descriptor: Descriptor, timeout: float = 10.0) -> tuple[Peer, RemoteRegion]:
-        """Connects to the address of the descriptor and imports its region. A peer of an earlier
-        lookup() that is still up is used again."""
-        peer = self._peers.get(descriptor.address)
-        if peer is None or peer.state != "up":
-            peer = self._peers[descriptor.address] = self.connect(descriptor.address, timeout)
-        return peer, peer.lookup(descriptor.name, timeout)
 
     def notifications(self, timeout: float | None = 0.0) -> list[Notification]:
         """Those that came since the last call, in order; where there are none, waits for the first,

@@ -48,6 +48,7 @@ struct Descriptor {
 struct PublishedSet {
   std::uint64_t version = 0;
   std::vector<std::uint64_t> serials;
+  bool single = false;  ///< Published as one region and not as a set. Peers are not told.
 };
 
 /// Returns the descriptor in its wire format.

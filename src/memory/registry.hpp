@@ -138,6 +138,13 @@ class Registry {
   std::string name(const RegionId& id) const;
   /// Returns the set that the name stands for now, if any.
   std::optional<PublishedSet> find_set(std::string_view name) const;
+  /// What a name stands for: the version of a set, or 0 for one region, and its regions in order.
+  struct Description {
+    std::uint64_t version = 0;
+    std::vector<DescribedRegion> regions;
+  };
+  /// Returns what the name stands for now. not_found: nothing.
+  Result<Description> describe(std::string_view name) const;
   /// Returns the region of that serial in the set, or with serial 0 the only region of the name.
   /// not_found: neither exists. invalid_argument: the name stands for several.
   Result<std::shared_ptr<const Registration>> find_name(std::string_view name,
@@ -162,7 +169,7 @@ class Registry {
   const RegistryEntry* entry_of(const RegionId& id) const LINKSPAN_REQUIRES(mutex_);
   Status may_leave(const RegistryEntry& entry, std::string_view name) const
       LINKSPAN_REQUIRES(mutex_);
-  std::uint64_t replace_set(std::string_view name, std::vector<std::uint64_t> serials)
+  std::uint64_t replace_set(std::string_view name, std::vector<std::uint64_t> serials, bool single)
       LINKSPAN_REQUIRES(mutex_);
   void unpublish(std::string_view name) LINKSPAN_REQUIRES(mutex_);
   /// Returns a registration that overlaps what a peer can map with these bytes, and whose

@@ -10,6 +10,10 @@ Status refused_name(Code code, std::string what, Where at = {}) {
 
 std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
 
+Status unpublished(std::string_view name, Where at = {}) {
+  return refused_name(Code::not_found, "no region is published as " + quoted(name), at);
+}
+
 }  // namespace
 
 Status Registry::set_name(const RegionId& id, std::string_view name) {
@@ -21,7 +25,10 @@ Status Registry::set_name(const RegionId& id, std::string_view name) {
   const RegistryEntry* entry = entry_of(id);
   if (entry == nullptr) return refused_name(Code::not_found, "no such region");
   if (const auto published = names_.find(name); published != names_.end()) {
-    if (published->second.serials == std::vector{id.serial}) return {};
+    if (published->second.serials == std::vector{id.serial}) {
+      published->second.single = true;
+      return {};
+    }
     return refused_name(Code::invalid_argument,
                         "another region or set is published as " + quoted(name));
   }
@@ -30,7 +37,7 @@ Status Registry::set_name(const RegionId& id, std::string_view name) {
   if (name.empty())
     unpublish(entry->name);
   else
-    replace_set(name, {id.serial});
+    replace_set(name, {id.serial}, true);
   return {};
 }
 
@@ -52,7 +59,7 @@ Result<std::uint64_t> Registry::publish(std::string_view name, std::span<const R
     if (Status status = may_leave(*entry, name); !status.ok()) return status;
     serials.push_back(id.serial);
   }
-  return replace_set(name, std::move(serials));
+  return replace_set(name, std::move(serials), false);
 }
 
 std::string Registry::name(const RegionId& id) const {
@@ -68,12 +75,23 @@ std::optional<PublishedSet> Registry::find_set(std::string_view name) const {
   return found->second;
 }
 
+Result<Registry::Description> Registry::describe(std::string_view name) const {
+  const base::MutexLock lock(mutex_);
+  const auto found = names_.find(name);
+  if (found == names_.end()) return unpublished(name);
+  Description all{.version = found->second.single ? 0 : found->second.version, .regions = {}};
+  for (const std::uint64_t serial : found->second.serials) {
+    const Region::Facts& facts = entries_.at(serial).registration->region().facts();
+    all.regions.push_back({facts.bytes, facts.kind});
+  }
+  return all;
+}
+
 Result<std::shared_ptr<const Registration>> Registry::find_name(std::string_view name,
                                                                 std::uint64_t serial) const {
   const base::MutexLock lock(mutex_);
   const auto found = names_.find(name);
-  if (found == names_.end())
-    return refused_name(Code::not_found, "no region is published as " + quoted(name));
+  if (found == names_.end()) return unpublished(name);
   const std::vector<std::uint64_t>& serials = found->second.serials;
   if (serial == 0 && serials.size() != 1)
     return refused_name(Code::invalid_argument, quoted(name) + " is a set of " +
@@ -95,11 +113,12 @@ Status Registry::may_leave(const RegistryEntry& entry, std::string_view name) co
 
 /// Publishes the regions as `name`, and unpublishes the sets of that name and of these regions.
 /// Changes nothing if memory is short.
-std::uint64_t Registry::replace_set(std::string_view name, std::vector<std::uint64_t> serials) {
+std::uint64_t Registry::replace_set(std::string_view name, std::vector<std::uint64_t> serials,
+                                    bool single) {
   std::vector<std::string> names(serials.size(), std::string(name));
   decltype(names_) made;
   const PublishedSet& set =
-      made.emplace(name, PublishedSet{last_version_ + 1, std::move(serials)}).first->second;
+      made.emplace(name, PublishedSet{last_version_ + 1, std::move(serials), single}).first->second;
   unpublish(name);
   for (const std::uint64_t serial : set.serials) unpublish(entries_.at(serial).name);
   for (std::size_t i = 0; i < names.size(); ++i)

@@ -1,5 +1,6 @@
-// Fuzzes what is published about a region and about an Engine: Descriptors, keys and addresses.
-// Accepted input keeps the limits, and encoding it again gives the same.
+// Fuzzes what is published about a region and about an Engine: Descriptors of the wire and of
+// users, keys and addresses. Accepted input keeps the limits, and encoding it again gives the same.
+#include "linkspan/descriptor.hpp"
 #include "memory/descriptor.hpp"
 #include "tests/fuzz/support.hpp"
 #include "transport/local/key.hpp"
@@ -36,6 +37,16 @@ void address(std::span<const std::byte> bytes) {
          "not the same again");
 }
 
+void users_descriptor(std::span<const std::byte> bytes) {
+  const auto taken = Descriptor::parse(bytes);
+  const Code code = taken.status().code();
+  if (!taken.ok())
+    return demand(code == Code::corrupt || code == Code::unsupported, "another code");
+  demand(taken->regions.size() <= memory::kMaxSet, "a limit");
+  const auto again = Descriptor::parse(taken->serialize());
+  demand(again.ok() && *again == *taken, "not the same again");
+}
+
 }  // namespace
 }  // namespace linkspan::fuzz
 
@@ -44,8 +55,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data, size);
   const std::uint8_t which = input.byte();
   const std::vector<std::byte> bytes = input.rest();
-  if (which % 3 == 0) descriptor(bytes);
-  if (which % 3 == 1) key(bytes);
-  if (which % 3 == 2) address(bytes);
+  if (which % 4 == 0) descriptor(bytes);
+  if (which % 4 == 1) key(bytes);
+  if (which % 4 == 2) address(bytes);
+  if (which % 4 == 3) users_descriptor(bytes);
   return 0;
 }

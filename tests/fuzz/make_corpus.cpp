@@ -7,6 +7,7 @@
 #include "base/schema/local_generated.h"
 #include "control/exchange.hpp"
 #include "control/handshake.hpp"
+#include "linkspan/descriptor.hpp"
 #include "memory/descriptor.hpp"
 #include "net/interfaces.hpp"
 #include "store/protocol.hpp"
@@ -224,6 +225,12 @@ void write(const std::filesystem::path& folder) {
   descriptors.add("key_shared", join({raw({1}), shared}));
   descriptors.add("key_gpu", join({raw({1}), encode(gpu)}));
   descriptors.add("address", join({raw({2}), address}));
+  const Descriptor users{.address = "unix:/run/peer#7",
+                         .engine = "peer",
+                         .name = "kv",
+                         .version = 3,
+                         .regions = {{4096, MemoryKind::device}, {64, MemoryKind::host}}};
+  descriptors.add("users", join({raw({3}), users.serialize()}));
 
   const Hello hello{
       .engine = "peer", .process = {}, .key_share = {}, .transports = {{"local", address}}};

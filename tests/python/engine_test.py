@@ -33,6 +33,7 @@ def test_the_signature_has_each_option_with_the_default_of_cpp() -> None:
 
 @pytest.mark.parametrize(
     "own", [linkspan.Engine, linkspan.Peer, linkspan.Region, linkspan.RemoteRegion,
+            linkspan.Descriptor,
             linkspan.RegionSet, linkspan.Transfer, linkspan.Prepared, linkspan.Pages,
             linkspan.Strides, linkspan.CompletionQueue, linkspan.Explanation, linkspan.PathRefusal]
 )
@@ -40,7 +41,7 @@ def test_the_names_are_those_of_cpp(own: type) -> None:
     headers = pathlib.Path(linkspan.include_dir(), "linkspan").glob("*.hpp")
     code = "".join(re.sub("//.*", "", file.read_text("utf-8")) for file in headers)
     public = {name for name in dir(own) if not name.startswith("_")}
-    assert public - set(re.findall(r"\w+", code)) <= {"fileno"}  # what select() calls
+    assert public - set(re.findall(r"\w+", code)) <= {"fileno", "to_bytes", "from_bytes"}
 
 
 def test_an_unknown_option_is_a_type_error() -> None:

@@ -38,6 +38,11 @@ import sys, time, linkspan
 from linkspan import util
 from linkspan.compat import ipc
 address, argument, call = sys.argv[1:]
+def described(address):
+    with linkspan.Engine("ended", use_gpu=False) as ended:
+        ended.listen(address)
+        ended.publish("x", ended.allocate_shared(1))
+        return ended.describe("x")
 engine = linkspan.Engine("waiter", use_gpu=False)
 region = engine.register_memory(bytearray(4096))
 engine.publish("mine", region)
@@ -69,7 +74,7 @@ WAITS = {
     "notifications_60": "engine.notifications(60)",
     "connect_nobody": "engine.connect('unix:' + argument, 60)",
     "connect_silent": "engine.connect('tcp:' + argument, 60)",
-    "engine_lookup": "engine.lookup(linkspan.Descriptor('unix:' + argument, 'x', 1, 'pageable'), 60)",
+    "engine_lookup": "engine.lookup(described('unix:' + argument), 60)",
     "rendezvous_connects": "util.rendezvous(engine, 1, 2, path=argument)",
     "rendezvous_accepts": "util.rendezvous(engine, 0, 2, path=argument)",
     "wait": "peer.recv(1, bytearray(8), deadline=60).wait()",

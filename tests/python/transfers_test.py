@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 import pickle
 import threading
@@ -294,22 +295,49 @@ def test_cancel(pair: Pair) -> None:
         transfer.wait(0)
 
 
-def test_descriptors_pickle(pair: Pair) -> None:
+def test_descriptors_lead_to_a_region(pair: Pair) -> None:
     data = pattern(100)
     region = pair.there.register_memory(data)
-    found = pickle.loads(pickle.dumps(pair.there.describe("memory", region)))
-    with pytest.raises(linkspan.NotFoundError):  # describe() does not publish
-        pair.peer.lookup("memory")
+    with pytest.raises(linkspan.NotFoundError, match='"memory"'):
+        pair.there.describe("memory")
     pair.there.publish("memory", region)
-    assert found.bytes == 100 and found.kind == "host"
+    found = pair.there.describe("memory")
+    for again in (pickle.loads(pickle.dumps(found)), copy.copy(found),
+                  linkspan.Descriptor.from_bytes(found.to_bytes())):  # fmt: skip
+        assert again == found and hash(again) == hash(found) and again.to_bytes() == found.to_bytes()
+    assert (found.address, found.engine, found.name) == (pair.there.addresses, "there", "memory")
+    assert (found.bytes, found.kind, found.version) == (100, "host", 0)
+    assert found.regions == ((100, "host"),)
+    assert repr(found) == '<Descriptor "memory" of Engine "there": 100 bytes, host memory>'
+    assert found != "memory" and len({found, pair.there.describe("memory")}) == 1
+    with pytest.raises(AttributeError):
+        found.name = "another"
     target = bytearray(100)
     with linkspan.Engine("third") as third:
         peer, remote = third.lookup(found)
         assert third.lookup(found)[0].id == peer.id
         peer.read(third.register_memory(target), remote).wait(10)
     assert target == data.tobytes()
+    pair.here.publish("memory", pair.here.register_memory(data))
     with pytest.raises(linkspan.InvalidArgumentError, match="listen"):
-        pair.here.describe("memory", pair.here.register_memory(data))
+        pair.here.describe("memory")
+
+
+def test_descriptors_lead_to_a_set(pair: Pair) -> None:
+    regions = [pair.there.allocate_shared(4096 * (i + 1)) for i in range(2)]
+    version = pair.there.publish("set", regions)
+    found = pair.there.describe("set")
+    assert (found.version, found.bytes, len(found.regions)) == (version, 12288, 2)
+    assert f"12288 bytes, version {version}, regions: 2>" in repr(found)
+    _, remotes = pair.here.lookup(found)
+    assert remotes.version == version and [each.bytes for each in remotes.regions] == [4096, 8192]
+
+
+def test_descriptors_of_other_bytes_are_refused() -> None:
+    with pytest.raises(linkspan.CorruptError, match='does not begin with "LSDESC"'):
+        linkspan.Descriptor.from_bytes(pickle.dumps("text"))
+    with pytest.raises(TypeError):
+        linkspan.Descriptor.from_bytes("text")
 
 
 def test_streams_of_others(pair: Pair, gpu) -> None:

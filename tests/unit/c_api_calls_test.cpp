@@ -561,6 +561,57 @@ TEST_F(CApiPair, ImportsManyRegionsAtOnce_AndOfASetWhatIsNew) {
   EXPECT_EQ(linkspan_region_set_count(after), 2u);
 }
 
+TEST_F(CApiPair, DescribesRegionsAndSets_AndLooksThemUp) {
+  std::size_t size = 0;
+  ASSERT_OK(linkspan_engine_describe(far_, "theirs", nullptr, &size));
+  std::vector<unsigned char> bytes(size);
+  std::size_t room = size - 1;
+  EXPECT_EQ(linkspan_engine_describe(far_, "theirs", bytes.data(), &room), LINKSPAN_TRUNCATED);
+  EXPECT_EQ(room, size);
+  EXPECT_TRUE(says("the buffer has room for " + std::to_string(size - 1)));
+  ASSERT_OK(linkspan_engine_describe(far_, "theirs", bytes.data(), &room));
+  EXPECT_EQ(room, size);
+  PeerC peer, again;
+  SetC found;
+  ASSERT_OK(linkspan_engine_lookup_descriptor(near_, bytes.data(), size, kLong, &peer, &found));
+  EXPECT_EQ(linkspan_region_set_version(found), 0u);
+  EXPECT_EQ(linkspan_region_set_count(found), 1u);
+  RemoteC remote;
+  ASSERT_OK(linkspan_region_set_at(found, 0, &remote));
+  EXPECT_EQ(linkspan_remote_region_bytes(remote), kBytes);
+  EXPECT_EQ(linkspan_remote_region_peer(remote), linkspan_peer_id(peer));
+
+  RegionC second;
+  ASSERT_OK(linkspan_engine_allocate_shared(far_, 4096, nullptr, &second));
+  const linkspan_region* const regions[] = {second};
+  std::uint64_t version = 0;
+  ASSERT_OK(linkspan_engine_publish_set(far_, "set", regions, 1, &version));
+  bytes.resize(room = 4096);
+  ASSERT_OK(linkspan_engine_describe(far_, "set", bytes.data(), &room));
+  ASSERT_OK(linkspan_engine_lookup_descriptor(near_, bytes.data(), room, kLong, &again, &found));
+  EXPECT_EQ(linkspan_region_set_version(found), version);
+  EXPECT_EQ(linkspan_peer_id(again), linkspan_peer_id(peer)) << "one connection";
+}
+
+TEST_F(CApiPair, RefusesOtherBytesThanADescriptors) {
+  PeerC peer;
+  SetC set;
+  std::size_t size = 9;
+  EXPECT_EQ(linkspan_engine_describe(far_, "nothing", nullptr, &size), LINKSPAN_NOT_FOUND);
+  EXPECT_EQ(size, 0u);
+  EXPECT_EQ(linkspan_engine_describe(far_, "theirs", nullptr, nullptr), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("size is null")) << linkspan_last_error();
+  EXPECT_EQ(linkspan_engine_lookup_descriptor(near_, "text", 4, kLong, &peer, &set),
+            LINKSPAN_CORRUPT);
+  EXPECT_TRUE(says("does not begin with \"LSDESC\"")) << linkspan_last_error();
+  EXPECT_EQ(linkspan_engine_lookup_descriptor(near_, nullptr, 4, kLong, &peer, &set),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("descriptor is null")) << linkspan_last_error();
+  EXPECT_EQ(linkspan_engine_lookup_descriptor(near_, "text", 4, kLong, &peer, nullptr),
+            LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("set is null")) << linkspan_last_error();
+}
+
 TEST_F(CApiPair, FindsPeersWhoeverConnected) {
   char* text = nullptr;
   ASSERT_OK(linkspan_engine_addresses(far_, &text));

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "api/c/options.hpp"
 
@@ -229,6 +231,44 @@ int linkspan_engine_publish_set(linkspan_engine* engine, const char* name,
     if (published.ok() && version != nullptr) *version = *published;
     return published.status();
   });
+}
+
+int linkspan_engine_describe(linkspan_engine* engine, const char* name, void* buffer,
+                             size_t* size) {
+  return c::run({{engine, "engine"}, {name, "name"}, {size, "size"}}, [&] {
+    const auto descriptor = engine->is.describe(name);
+    const std::size_t room = std::exchange(*size, 0);
+    if (!descriptor.ok()) return descriptor.status();
+    const std::vector<std::byte> bytes = descriptor->serialize();
+    *size = bytes.size();
+    if (buffer == nullptr) return Status();
+    if (room < bytes.size())
+      return Status(Code::truncated, Scope::request,
+                    "the Descriptor has " + std::to_string(bytes.size()) +
+                        " bytes, the buffer has room for " + std::to_string(room));
+    std::memcpy(buffer, bytes.data(), bytes.size());
+    return Status();
+  });
+}
+
+int linkspan_engine_lookup_descriptor(linkspan_engine* engine, const void* descriptor, size_t size,
+                                      int64_t timeout, linkspan_peer** peer,
+                                      linkspan_region_set** set) {
+  if (set != nullptr) *set = nullptr;
+  std::unique_ptr<linkspan_region_set> regions;
+  const int code = c::make(
+      peer, {{engine, "engine"}, {descriptor, "descriptor"}, {set, "set"}}, {"timeout", timeout},
+      [&](Duration limit) -> Result<Peer> {
+        regions = std::make_unique<linkspan_region_set>();
+        const auto parsed = Descriptor::parse({static_cast<const std::byte*>(descriptor), size});
+        if (!parsed.ok()) return parsed.status();
+        auto found = engine->is.lookup(*parsed, limit);
+        if (!found.ok()) return found.status();
+        regions->is = std::move(found->regions);
+        return std::move(found->peer);
+      });
+  if (code == LINKSPAN_OK) *set = regions.release();
+  return code;
 }
 
 uint64_t linkspan_region_bytes(const linkspan_region* region) {

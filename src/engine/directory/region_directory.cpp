@@ -32,6 +32,20 @@ Result<std::uint64_t> RegionDirectory::publish(std::string_view name,
   return version;
 }
 
+Result<Descriptor> RegionDirectory::describe(std::string_view name, std::string address,
+                                             std::string engine) const {
+  auto published = registry_.describe(name);
+  if (!published.ok()) return published.status();
+  if (address.empty())
+    return Status(Code::invalid_argument, Scope::request,
+                  "no process can connect to the Engine of " + quoted(name) + ": listen() first");
+  return Descriptor{.address = std::move(address),
+                    .engine = std::move(engine),
+                    .name = std::string(name),
+                    .version = published->version,
+                    .regions = std::move(published->regions)};
+}
+
 void RegionDirectory::on_request(control::Session& session, std::uint64_t request,
                                  control::AskSet ask) {
   using control::FrameOp;

@@ -11,12 +11,14 @@
 
 #include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/mutex.hpp"
 #include "control/session.hpp"
 #include "engine/peers/peer_table.hpp"
+#include "linkspan/descriptor.hpp"
 #include "memory/registry.hpp"
 
 namespace linkspan::engine {
@@ -34,6 +36,9 @@ class RegionDirectory {
   /// Publishes a set and returns its version.
   Result<std::uint64_t> publish(std::string_view name, std::span<const Region> regions)
       LINKSPAN_EXCLUDES(mutex_);
+  /// Describes what the name stands for, at these addresses of the Engine of that name.
+  /// invalid_argument: no address. not_found.
+  Result<Descriptor> describe(std::string_view name, std::string address, std::string engine) const;
   /// Answers a request for a set, at once or when the version that it waits for is published.
   void on_request(control::Session& session, std::uint64_t request, control::AskSet ask)
       LINKSPAN_EXCLUDES(mutex_);

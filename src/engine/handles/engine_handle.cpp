@@ -51,6 +51,12 @@ Status Engine::publish(std::string_view name, const Region& region) {
 Result<std::uint64_t> Engine::publish(std::string_view name, std::span<const Region> regions) {
   return on(impl_, [&](auto& impl) { return impl.services().directory.publish(name, regions); });
 }
+Result<Descriptor> Engine::describe(std::string_view name) const {
+  return on(impl_, [&](auto& impl) {
+    const engine::PeerManager& manager = impl.services().manager;
+    return impl.services().directory.describe(name, manager.addresses(), manager.engine_name());
+  });
+}
 Status Engine::deregister(const Region& region, Duration timeout) {
   return on(impl_,
             [&](auto& impl) { return impl.services().registrations.end(region, timeout, false); });
@@ -75,6 +81,21 @@ Result<Peer> Engine::connect(std::string_view address, const ConnectOptions& opt
   return on(impl_, [&](auto& impl) {
     return met(impl_, impl.services().manager.connect(address, options));
   });
+}
+Result<LookupResult> Engine::lookup(const Descriptor& descriptor, Duration timeout) {
+  const auto deadline = base::Deadline::in(timeout);
+  const auto peer = on(impl_, [&](auto& impl) {
+    return met(impl_, impl.services().manager.connect_shared(descriptor.address, deadline));
+  });
+  if (!peer.ok()) return peer.status();
+  if (descriptor.version != 0) {
+    auto set = peer->lookup_set(descriptor.name, deadline.left());
+    if (!set.ok()) return set.status();
+    return LookupResult{.peer = *peer, .regions = *std::move(set)};
+  }
+  auto region = peer->lookup(descriptor.name, deadline.left());
+  if (!region.ok()) return region.status();
+  return LookupResult{.peer = *peer, .regions = {.version = 0, .regions = {*std::move(region)}}};
 }
 Result<Peer> Engine::accept(Duration timeout) {
   return on(impl_, [&](auto& impl) { return met(impl_, impl.services().manager.accept(timeout)); });

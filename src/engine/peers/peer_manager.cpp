@@ -99,6 +99,57 @@ Result<PeerManager::MetPeer> PeerManager::connect(std::string_view address,
   return MetPeer{(*session)->id(), (*session)->hello().engine};
 }
 
+Result<PeerManager::MetPeer> PeerManager::connect_shared(const std::string& address,
+                                                         base::Deadline deadline) {
+  for (;;) {
+    const auto shared = find_shared(address, deadline);
+    if (!shared.ok()) return shared.status();
+    if (!*shared) break;
+    if (is_up((*shared)->id)) return **shared;
+    forget_shared((*shared)->id);
+  }
+  std::optional<MetPeer> met;
+  std::shared_ptr<void> ended(nullptr, [&](void*) {  // also if memory ends before
+    const base::MutexLock lock(mutex_);
+    const auto shared = shared_.find(address);
+    if (met)
+      shared->second = std::move(met);
+    else
+      shared_.erase(shared);
+    event_.notify_all();
+  });
+  auto peer = connect(address, {.timeout = deadline.left()});
+  if (peer.ok()) met = *peer;
+  ended.reset();
+  if (peer.ok() && !is_up(peer->id)) forget_shared(peer->id);  // it ended before it was shared
+  return peer;
+}
+
+/// Returns the peer that was met at the address; null if this thread is to connect.
+Result<std::optional<PeerManager::MetPeer>> PeerManager::find_shared(const std::string& address,
+                                                                     base::Deadline deadline) {
+  const base::MutexLock lock(mutex_);
+  for (;;) {
+    const auto [shared, first] = shared_.try_emplace(address);
+    if (first || shared->second) return shared->second;
+    if (closed_) return Status(Code::canceled, Scope::process, "the Engine is closed");
+    if (deadline.passed())
+      return Status(Code::timed_out, Scope::request,
+                    address + ": another thread has not connected in time");
+    if (base::wait_or_interrupted(event_, mutex_, deadline)) return base::interrupted();
+  }
+}
+
+void PeerManager::forget_shared(std::uint64_t peer) {
+  const base::MutexLock lock(mutex_);
+  std::erase_if(shared_, [&](const auto& each) { return each.second && each.second->id == peer; });
+}
+
+bool PeerManager::is_up(std::uint64_t peer) const {
+  const auto found = uses_.peers.find(peer);
+  return found != nullptr && found->state() == PeerState::up;
+}
+
 Result<PeerManager::MetPeer> PeerManager::accept(Duration timeout) {
   const base::Deadline deadline = base::Deadline::in(timeout);
   const base::MutexLock lock(mutex_);
@@ -186,6 +237,7 @@ void PeerManager::on_disconnected(control::Session& session) {
 
 void PeerManager::on_terminated(control::Session& session) {
   uses_.inbox.remove_peer(session);
+  forget_shared(session.id());
   {
     const base::MutexLock lock(mutex_);
     if (accepted_.size() > kMaxUnaccepted)

@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -52,6 +54,11 @@ class PeerManager {
   std::string address() const LINKSPAN_EXCLUDES(mutex_);    ///< Empty: it does not listen.
   std::string addresses() const LINKSPAN_EXCLUDES(mutex_);  ///< As Engine::addresses().
   Result<MetPeer> connect(std::string_view address, const ConnectOptions& options);
+  /// Returns the peer that an earlier call met at the same address, while it is up; else connects.
+  /// Of several threads one connects and the others wait for it.
+  Result<MetPeer> connect_shared(const std::string& address, base::Deadline deadline)
+      LINKSPAN_EXCLUDES(mutex_);
+  const std::string& engine_name() const noexcept { return uses_.identity.engine; }
   Result<MetPeer> accept(Duration timeout) LINKSPAN_EXCLUDES(mutex_);
   void close() LINKSPAN_EXCLUDES(mutex_);  ///< Ends all waits of accept().
 
@@ -67,6 +74,10 @@ class PeerManager {
                           Result<base::AuthenticatedSocket> socket);
 
  private:
+  Result<std::optional<MetPeer>> find_shared(const std::string& address, base::Deadline deadline)
+      LINKSPAN_EXCLUDES(mutex_);
+  void forget_shared(std::uint64_t peer) LINKSPAN_EXCLUDES(mutex_);
+  bool is_up(std::uint64_t peer) const LINKSPAN_EXCLUDES(mutex_);
   void fail_or_log(control::Session& session, const Status& status) const;
 
   const PeerServices uses_;
@@ -77,6 +88,8 @@ class PeerManager {
   std::deque<MetPeer> accepted_ LINKSPAN_GUARDED_BY(mutex_);  // not returned by accept() yet
   control::SocketAddress unix_ LINKSPAN_GUARDED_BY(mutex_), tcp_ LINKSPAN_GUARDED_BY(mutex_);
   std::string address_ LINKSPAN_GUARDED_BY(mutex_);  // the last of the two
+  // Peers of connect_shared(), by address. Empty: a thread is connecting.
+  std::map<std::string, std::optional<MetPeer>> shared_ LINKSPAN_GUARDED_BY(mutex_);
   bool closed_ LINKSPAN_GUARDED_BY(mutex_) = false;
 };
 
