@@ -1,5 +1,5 @@
-// linkspan/completion_queue.hpp - reports quiet transfers of one or several Engines through one
-// file descriptor, for event loops.
+// linkspan/completion_queue.hpp - reports quiet transfers and ended calls of one or several Engines
+// through one file descriptor, for event loops.
 //
 //   auto queue = CompletionQueue::create().value();
 //   Status added = queue.add(transfer, 7);
@@ -7,7 +7,7 @@
 //   for (std::uint64_t cookie : queue.take()) ...  // 7: transfer.status() is final
 //
 // Threads: any thread.
-// Invariants: a handle may be copied; dropping the last one does not affect a transfer.
+// Invariants: a handle may be copied; dropping the last one does not affect a transfer or call.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "linkspan/future.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/transfer.hpp"
 
@@ -37,14 +38,18 @@ class LINKSPAN_API CompletionQueue {
   /// is quiet already. No thread needs to wait for the transfer. invalid_argument: no transfer, or
   /// one that was added to a queue before.
   Status add(const Transfer& transfer, std::uint64_t cookie);
+  /// Delivers `cookie` once, as soon as the call is done, with any outcome; at once if it is done
+  /// already. invalid_argument: no call, or one that was added to a queue before.
+  Status add(const AnyFuture& future, std::uint64_t cookie);
   /// Removes and returns at most `at_most` cookies, in the order in which their transfers became
-  /// quiet. Never waits: the cookie may arrive shortly after Transfer::wait() has returned.
+  /// quiet and their calls done. Never waits: the cookie may arrive shortly after wait() has
+  /// returned.
   std::vector<std::uint64_t> take(std::size_t at_most = ~std::size_t{0});
 
  private:
   explicit CompletionQueue(std::shared_ptr<engine::CompletionQueueState> state);
 
-  std::shared_ptr<engine::CompletionQueueState> state_;  // also of transfers that are not quiet
+  std::shared_ptr<engine::CompletionQueueState> state_;  // also of what is not quiet or done
 };
 
 }  // namespace linkspan

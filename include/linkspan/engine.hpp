@@ -11,6 +11,7 @@
 // move through the handles that it returns: Region, Peer, RemoteRegion, Transfer.
 // Threads: any thread, but the destructor and moves are externally synchronised. An Engine starts
 // two threads: ProgressThread makes progress while no call waits, Control answers peers.
+// Calls named ..._async() start further ones (linkspan/future.hpp).
 // Invariants: memory of a registered Region may be touched until deregister(), invalidate() or
 // close() answered ok.
 #pragma once
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "linkspan/descriptor.hpp"
+#include "linkspan/future.hpp"
 #include "linkspan/peer.hpp"
 #include "linkspan/region.hpp"
 #include "linkspan/status.hpp"
@@ -147,6 +149,11 @@ class LINKSPAN_API Engine {
   /// again and registers again. ok: nothing touches the memory any more. busy: the text names the
   /// remaining users; call again (docs/memory.md).
   Status invalidate(const Region& region, Duration timeout = std::chrono::seconds(10));
+  /// Ends the registration as deregister() and invalidate() do, without waiting
+  /// (linkspan/future.hpp). No peer can import the region from the call on. The memory stays the
+  /// Engine's until the Future ends ok.
+  Future<void> deregister_async(const Region& region, Duration timeout = std::chrono::seconds(10));
+  Future<void> invalidate_async(const Region& region, Duration timeout = std::chrono::seconds(10));
 
   /// Listens at "unix:/path", at a bare name below socket_dir, or at "tcp:host:port"
   /// ("tcp:127.0.0.1:4711"; in "tcp:[::1]:0" port 0 is any free one). An empty address makes up a
@@ -172,6 +179,8 @@ class LINKSPAN_API Engine {
   Result<Peer> connect(std::string_view address, Duration timeout = std::chrono::seconds(10));
   /// Connects as above. permission_denied also if the peer's name is not `expect`.
   Result<Peer> connect(std::string_view address, const ConnectOptions& options);
+  /// Connects as above without waiting (linkspan/future.hpp).
+  Future<Peer> connect_async(std::string_view address, const ConnectOptions& options = {});
   /// Connects to the Engine that made the Descriptor, and imports the region or the set that its
   /// name stands for now. The peer of an earlier lookup() of the same address is used again while
   /// it is up; several threads at once share one connection. Errors are those of connect(),
@@ -207,10 +216,10 @@ class LINKSPAN_API Engine {
   /// Returns the counters since open() in the text format of Prometheus.
   std::string metrics() const;
 
-  /// Cancels all transfers, disconnects all peers, and waits until peers that imported memory of
-  /// this Engine no longer copy to or from it. ok: all registered memory is the user's again.
-  /// pending: something is not quiet; the text names what it waits for, and the memory must stay
-  /// allocated. Call again.
+  /// Cancels all transfers and futures, disconnects all peers, and waits until peers that imported
+  /// memory of this Engine no longer copy to or from it. ok: all registered memory is the user's
+  /// again. pending: something is not quiet; the text names what it waits for, and the memory must
+  /// stay allocated. Call again.
   Status close(Duration timeout);
 
  private:

@@ -4,7 +4,7 @@
  *   if (linkspan_engine_open(NULL, &engine) != LINKSPAN_OK) puts(linkspan_last_error());
  *
  * Each function is documented at the C++ member of the same name in linkspan/{engine,peer,region,
- * transfer,prepared,descriptor,completion_queue}.hpp. This header adds the conventions of C:
+ * transfer,prepared,descriptor,future,completion_queue}.hpp. This header adds the conventions of C:
  *
  * - The name of a function begins with the type of its first argument: linkspan_peer_send() is
  *   Peer::send(). C adds a suffix where C++ has an overload, as in linkspan_engine_publish_set().
@@ -88,6 +88,7 @@ typedef struct linkspan_remote_region linkspan_remote_region; /* memory of a pee
 typedef struct linkspan_region_set linkspan_region_set;       /* one version of a peer's set */
 typedef struct linkspan_prepared linkspan_prepared;
 typedef struct linkspan_transfer linkspan_transfer;
+typedef struct linkspan_future linkspan_future; /* the result of a call that returned at once */
 typedef struct linkspan_completion_queue linkspan_completion_queue;
 typedef struct linkspan_notifications linkspan_notifications;
 typedef struct linkspan_explanation linkspan_explanation;
@@ -99,6 +100,7 @@ LINKSPAN_C_API void linkspan_remote_region_free(linkspan_remote_region* region);
 LINKSPAN_C_API void linkspan_region_set_free(linkspan_region_set* set);
 LINKSPAN_C_API void linkspan_prepared_free(linkspan_prepared* prepared);
 LINKSPAN_C_API void linkspan_transfer_free(linkspan_transfer* transfer);
+LINKSPAN_C_API void linkspan_future_free(linkspan_future* future); /* the call goes on */
 LINKSPAN_C_API void linkspan_completion_queue_free(linkspan_completion_queue* queue);
 LINKSPAN_C_API void linkspan_notifications_free(linkspan_notifications* notifications);
 LINKSPAN_C_API void linkspan_explanation_free(linkspan_explanation* explanation);
@@ -230,8 +232,8 @@ LINKSPAN_C_API int linkspan_engine_publish_set(linkspan_engine* engine, const ch
                                                const linkspan_region* const* regions, size_t count,
                                                uint64_t* version);
 
-/* Stores the bytes of Descriptor::serialize() in `buffer`, whose room is in `size`, and their number
- * in `size`. A null buffer asks for the number. LINKSPAN_TRUNCATED: the room is too small, and
+/* Stores the bytes of Descriptor::serialize() in `buffer`, whose room is in `size`, and in `size`
+ * their number. A null buffer asks for the number. LINKSPAN_TRUNCATED: the room is too small, and
  * `size` has what is needed. */
 LINKSPAN_C_API int linkspan_engine_describe(linkspan_engine* engine, const char* name, void* buffer,
                                             size_t* size);
@@ -437,6 +439,38 @@ LINKSPAN_C_API int linkspan_transfer_cancel(const linkspan_transfer* transfer);
 LINKSPAN_C_API uint64_t linkspan_transfer_bytes(const linkspan_transfer* transfer);
 LINKSPAN_C_API uint64_t linkspan_transfer_id(const linkspan_transfer* transfer);
 
+/* ---- calls that return at once -------------------------------------------------------------- */
+
+/* These never wait. LINKSPAN_OK: the future has the outcome, also if the call failed at once. Each
+ * time counts from the call. A null `options` or `known` is the default. */
+LINKSPAN_C_API int linkspan_engine_connect_async(linkspan_engine* engine, const char* address,
+                                                 const linkspan_connect_options* options,
+                                                 linkspan_future** future);
+LINKSPAN_C_API int linkspan_engine_deregister_async(linkspan_engine* engine,
+                                                    const linkspan_region* region, int64_t timeout,
+                                                    linkspan_future** future);
+LINKSPAN_C_API int linkspan_engine_invalidate_async(linkspan_engine* engine,
+                                                    const linkspan_region* region, int64_t timeout,
+                                                    linkspan_future** future);
+LINKSPAN_C_API int linkspan_peer_lookup_async(const linkspan_peer* peer, const char* name,
+                                              int64_t timeout, linkspan_future** future);
+LINKSPAN_C_API int linkspan_peer_lookup_set_async(const linkspan_peer* peer, const char* name,
+                                                  const linkspan_region_set* known, int64_t timeout,
+                                                  linkspan_future** future);
+
+LINKSPAN_C_API int linkspan_future_done(const linkspan_future* future); /* 0 or 1 */
+/* Returns what the waiting call would have returned, or LINKSPAN_PENDING. */
+LINKSPAN_C_API int linkspan_future_wait(const linkspan_future* future, int64_t timeout);
+LINKSPAN_C_API int linkspan_future_cancel(const linkspan_future* future);
+/* Stores a new handle of the result, which the caller frees, and does not wait. Errors:
+ * LINKSPAN_PENDING, that of the call, and LINKSPAN_INVALID_ARGUMENT for a future of another kind.
+ */
+LINKSPAN_C_API int linkspan_future_peer(const linkspan_future* future, linkspan_peer** peer);
+LINKSPAN_C_API int linkspan_future_remote_region(const linkspan_future* future,
+                                                 linkspan_remote_region** region);
+LINKSPAN_C_API int linkspan_future_region_set(const linkspan_future* future,
+                                              linkspan_region_set** set);
+
 /* ---- completion queues, for event loops ----------------------------------------------------- */
 
 LINKSPAN_C_API int linkspan_completion_queue_create(linkspan_completion_queue** queue);
@@ -445,6 +479,9 @@ LINKSPAN_C_API int linkspan_completion_queue_fd(const linkspan_completion_queue*
 LINKSPAN_C_API int linkspan_completion_queue_add(linkspan_completion_queue* queue,
                                                  const linkspan_transfer* transfer,
                                                  uint64_t cookie);
+LINKSPAN_C_API int linkspan_completion_queue_add_future(linkspan_completion_queue* queue,
+                                                        const linkspan_future* future,
+                                                        uint64_t cookie);
 /* Stores at most `room` cookies and their number in `count`. The descriptor stays readable while
  * some are left. */
 LINKSPAN_C_API int linkspan_completion_queue_take(linkspan_completion_queue* queue,

@@ -40,6 +40,15 @@ struct PyTransfer {
   nb::object memory;
 };
 
+/// A Future, and what is done once it is known to have ended ok.
+struct PyFuture {
+  using Any = std::variant<Future<void>, Future<Peer>, Future<RemoteRegion>, Future<RegionSet>>;
+
+  Any future;
+  std::uint64_t peer = 0;
+  nb::object when_ok{};  // called without arguments, once
+};
+
 /// A Prepared, and the region whose current stream its posts are ordered after. Its `memory` is
 /// that of all local regions.
 struct PyPrepared {
@@ -190,6 +199,7 @@ void bind_submissions(nb::class_<Peer>& peer);
 void bind_shapes(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_transfers(nb::module_& module);
+void bind_futures(nb::module_& module);
 void bind_peers(nb::module_& module);
 void bind_engine(nb::module_& module);
 

@@ -51,12 +51,22 @@ std::string secret_of(nb::handle secret) {
   return {static_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+ConnectOptions connect_options(double timeout, const std::string& expect, nb::handle secret) {
+  return {.timeout = seconds(timeout, "timeout"), .expect = expect, .secret = secret_of(secret)};
+}
+
 Peer connect(PyEngine& engine, nb::handle where, double timeout, const std::string& expect,
              nb::handle secret) {
   const std::string address = path_of(where);
-  const ConnectOptions options{
-      .timeout = seconds(timeout, "timeout"), .expect = expect, .secret = secret_of(secret)};
+  const ConnectOptions options = connect_options(timeout, expect, secret);
   return take(waiting([&] { return engine->connect(address, options); }));
+}
+
+PyFuture connect_async(PyEngine& engine, nb::handle where, double timeout,
+                       const std::string& expect, nb::handle secret) {
+  const std::string address = path_of(where);
+  const ConnectOptions options = connect_options(timeout, expect, secret);
+  return {without_gil([&] { return engine->connect_async(address, options); })};
 }
 
 /// Returns the time-out of a wait; None: it has no end.
@@ -187,6 +197,20 @@ void bind_engine(nb::module_& module) {
              const Duration limit = seconds(timeout, "timeout");
              check(waiting([&] { return self->invalidate(region.region, limit); }));
            })
+      .def("_deregister_async",
+           [](PyEngine& self, const PyRegion& region, double timeout, nb::object when_ok) {
+             const Duration limit = seconds(timeout, "timeout");
+             return PyFuture{
+                 without_gil([&] { return self->deregister_async(region.region, limit); }), 0,
+                 std::move(when_ok)};
+           })
+      .def("_invalidate_async",
+           [](PyEngine& self, const PyRegion& region, double timeout, nb::object when_ok) {
+             const Duration limit = seconds(timeout, "timeout");
+             return PyFuture{
+                 without_gil([&] { return self->invalidate_async(region.region, limit); }), 0,
+                 std::move(when_ok)};
+           })
       .def("_publish", [](PyEngine& self, const std::string& name,
                           const PyRegion& region) { check(self->publish(name, region.region)); })
       .def("_publish_set",
@@ -251,6 +275,12 @@ void bind_engine(nb::module_& module) {
           "TimedOutError, PermissionDeniedError: another user's, another name or secret, or beyond "
           "loopback without a secret. InvalidArgumentError: a secret of another length, or of an "
           "`insecure` Engine.")
+      .def("connect_async", &connect_async, "address"_a, "timeout"_a = 10.0, "expect"_a = "",
+           "secret"_a.none() = nb::none(),
+           nb::sig("def connect_async(self, address: str | bytes | os.PathLike, timeout: float = "
+                   "10.0, expect: str = '', secret: bytes | None = None) -> Future"),
+           "connect() that returns at once; `await` or wait() returns the Peer. NoResourceError: "
+           "1024 such calls are outstanding.")
       .def(
           "accept",
           [](PyEngine& self, std::optional<double> timeout) {

@@ -9,6 +9,7 @@ NB_MODULE(_core, module) {
   module.def("_drain", &drain);
   bind_shapes(module);
   bind_memory(module);
+  bind_futures(module);
   bind_transfers(module);
   bind_peers(module);
   bind_engine(module);

@@ -134,6 +134,24 @@ void bind_peers(nb::module_& module) {
           "Imports all regions of a published set, of one version. known: an earlier version, "
           "whose regions are not imported again.")
       .def(
+          "lookup_async",
+          [](const Peer& self, const std::string& name, double timeout) {
+            const Duration limit = seconds(timeout, "timeout");
+            return PyFuture{without_gil([&] { return self.lookup_async(name, limit); }), self.id()};
+          },
+          "name"_a, "timeout"_a = 10.0,
+          "lookup() that returns at once; `await` or wait() returns the RemoteRegion.")
+      .def(
+          "lookup_set_async",
+          [](const Peer& self, const std::string& name, double timeout, const RegionSet* known) {
+            const Duration limit = seconds(timeout, "timeout");
+            const RegionSet before = known == nullptr ? RegionSet() : *known;
+            return PyFuture{without_gil([&] { return self.lookup_set_async(name, limit, before); }),
+                            self.id()};
+          },
+          "name"_a, "timeout"_a = 10.0, "known"_a = nb::none(),
+          "lookup_set() that returns at once; `await` or wait() returns the RegionSet.")
+      .def(
           "await_version",
           [](const Peer& self, const std::string& name, std::uint64_t above, double timeout) {
             return look_up(self, timeout,

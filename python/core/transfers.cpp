@@ -143,7 +143,7 @@ void bind_transfers(nb::module_& module) {
           "__await__",
           [](nb::handle self) {
             return nb::module_::import_("linkspan._asyncio")
-                .attr("until_quiet")(self)
+                .attr("until_done")(self)
                 .attr("__await__")();
           },
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, None]"))
@@ -189,8 +189,10 @@ void bind_transfers(nb::module_& module) {
           "Errors name a pair by its place in `indices`.")
       .def("_measure", &measure, "runs"_a);
 
-  nb::class_<CompletionQueue>(module, "CompletionQueue",
-                              "Transfers that have become quiet, behind one file descriptor.")
+  nb::class_<CompletionQueue>(
+      module, "CompletionQueue",
+      "Transfers that have become quiet and futures that are done, behind one file "
+      "descriptor.")
       .def("__init__",
            [](CompletionQueue* self) {
              new (self) CompletionQueue(take(CompletionQueue::create()));
@@ -202,6 +204,14 @@ void bind_transfers(nb::module_& module) {
             check(self.add(transfer.transfer, cookie), transfer.peer);
           },
           "transfer"_a, "cookie"_a)
+      .def(
+          "add",
+          [](CompletionQueue& self, const PyFuture& future, std::uint64_t cookie) {
+            check(std::visit([&](const AnyFuture& its) { return self.add(its, cookie); },
+                             future.future),
+                  future.peer);
+          },
+          "future"_a, "cookie"_a)
       .def(
           "take", [](CompletionQueue& self) { return as_list(self.take()); },
           nb::sig("def take(self) -> list[int]"));

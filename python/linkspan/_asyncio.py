@@ -1,6 +1,6 @@
-"""Waiting for transfers in asyncio: one file descriptor and no thread for each loop.
+"""Waiting for transfers and futures in asyncio: one file descriptor and no thread for each loop.
 
-Threads: each loop's Inbox is its own; until_quiet() in the loop that awaits.
+Threads: each loop's Inbox is its own; until_done() in the loop that awaits.
 """
 
 from __future__ import annotations
@@ -8,33 +8,34 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
+from typing import Any
 
-from ._core import CompletionQueue, Transfer
+from ._core import CompletionQueue, Future, Transfer
 from ._errors import InvalidArgumentError
 
 
 class Inbox:
-    """The transfers that one loop waits for."""
+    """The transfers and futures that one loop waits for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = CompletionQueue()
         self._waiting: dict[int, asyncio.Future[None]] = {}  # by cookie
-        self._of: weakref.WeakKeyDictionary[Transfer, asyncio.Future[None]] = (
+        self._of: weakref.WeakKeyDictionary[Transfer | Future, asyncio.Future[None]] = (
             weakref.WeakKeyDictionary()
         )
         self._cookies = itertools.count()
         loop.add_reader(self._queue.fileno(), self._read)
 
-    def ended(self, transfer: Transfer) -> asyncio.Future[None]:
-        """Returns a future that is done when the transfer is quiet; all waiting tasks share it."""
-        future = self._of.get(transfer)
+    def ended(self, awaited: Transfer | Future) -> asyncio.Future[None]:
+        """Returns a future that is done when `awaited` is; all waiting tasks share it."""
+        future = self._of.get(awaited)
         if future is None:
             cookie = next(self._cookies)
             try:
-                self._queue.add(transfer, cookie)
+                self._queue.add(awaited, cookie)
             except InvalidArgumentError:
-                raise RuntimeError(f"{transfer!r} is awaited in another event loop") from None
-            future = self._of[transfer] = asyncio.get_running_loop().create_future()
+                raise RuntimeError(f"{awaited!r} is awaited in another event loop") from None
+            future = self._of[awaited] = asyncio.get_running_loop().create_future()
             self._waiting[cookie] = future
         return future
 
@@ -50,20 +51,20 @@ _inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox] = (
 )
 
 
-async def until_quiet(transfer: Transfer) -> None:
-    """Implements `await transfer`: returns when the transfer is quiet. Canceling the task cancels
-    the transfer and waits until it is quiet; canceling it again ends that wait too.
+async def until_done(awaited: Transfer | Future) -> Any:
+    """Implements `await transfer` and `await future`: returns what wait() returns. Canceling the
+    task cancels what it awaits and waits until that is done; canceling it again ends that wait too.
     """
-    if not transfer.done():
+    if not awaited.done():
         loop = asyncio.get_running_loop()
         inbox = _inboxes.get(loop)
         if inbox is None:
             inbox = _inboxes[loop] = Inbox(loop)
-        future = inbox.ended(transfer)
+        future = inbox.ended(awaited)
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not transfer.cancel():
+            if not awaited.cancel():
                 await future
             raise
-    transfer.wait(0)
+    return awaited.wait(0)

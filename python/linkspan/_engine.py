@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import weakref
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import _core, _errors, _memory
-from ._core import Region
+from ._core import Future, Region
 
 
 class Notification(NamedTuple):
@@ -129,6 +130,19 @@ class Engine(_core.Engine):
         canceled, and peers let go of GPU memory although their users hold its RemoteRegion."""
         self._invalidate(region, timeout)
         self._regions.discard(region)
+
+    def deregister_async(self, region: Region, timeout: float = 10.0) -> Future:
+        """deregister() that returns at once: `await` or wait() returns None, or raises BusyError.
+        The memory is kept until then, else until close()."""
+        return self._deregister_async(
+            region, timeout, functools.partial(self._regions.discard, region)
+        )
+
+    def invalidate_async(self, region: Region, timeout: float = 10.0) -> Future:
+        """invalidate() that returns at once, as deregister_async()."""
+        return self._invalidate_async(
+            region, timeout, functools.partial(self._regions.discard, region)
+        )
 
     def publish(self, name: str, region: Region | Sequence[Region]) -> int | None:
         """Lets peers find it. Several regions are a set, published at once in the place of what the

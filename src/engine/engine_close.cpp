@@ -15,6 +15,9 @@ constexpr Duration kRemoteCloseTimeout = 1s;  // for each step of close()
 
 Status engine_closed() { return {Code::canceled, Scope::process, "the Engine is closed"}; }
 
+/// How long close() waits at least for the threads of canceled calls.
+constexpr Duration kCallsEnd = 1s;
+
 }  // namespace
 
 /// Waits until close() is not blocked by `blocker`. Returns false at the deadline or on an
@@ -44,6 +47,7 @@ Status EngineImpl::close(Duration timeout) {
     return InterruptCheck::has_ended() ? base::interrupted()
                                        : Status(Code::pending, Scope::process, std::move(what));
   };
+  calls_.close(engine_closed());
   Status finished = services_.windows.finish(deadline);
   if (InterruptCheck::has_ended()) return base::interrupted();
   services_.windows.end(std::nullopt, engine_closed());
@@ -75,6 +79,8 @@ Status EngineImpl::close(Duration timeout) {
                                  : "memory of this Engine may be copied by " + names);
   }
   (void)await(CloseBlocker::messages, deadline);  // what is left of them is dropped
+  if (!calls_.end(base::Deadline::in(std::max<Duration>(deadline.left(), kCallsEnd))))
+    return pending("a canceled call stands still in the driver, the kernel or the resolver");
   Status ended = control_->end(deadline);
   if (context_->log_queue != nullptr)
     (void)context_->log_queue->flush(base::Deadline::in(base::LogQueue::kPatience));

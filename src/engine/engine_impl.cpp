@@ -54,7 +54,8 @@ transport::PollHint EngineImpl::poll() {
   // thread keeps polling around that time.
   if (peers.for_peer && (peers.when == When::now || peers.at - now < kBeforeCompletion))
     control_->stay_awake(kControlAwake);
-  return transport::earlier(peers, services_.windows.serve());
+  return transport::earlier(transport::earlier(peers, services_.windows.serve()),
+                            calls_.expire(now));
 }
 
 Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message) {

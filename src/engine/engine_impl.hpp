@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/fork.hpp"
+#include "engine/calls/call_queue.hpp"
 #include "engine/engine_services.hpp"
 
 namespace linkspan::engine {
@@ -25,6 +26,7 @@ class EngineImpl final : public std::enable_shared_from_this<EngineImpl> {
   EngineImpl& operator=(const EngineImpl&) = delete;
 
   EngineServices& services() noexcept { return services_; }
+  AsyncCalls& calls() noexcept { return calls_; }
 
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
   PeerState state(std::uint64_t peer) const;
@@ -57,7 +59,8 @@ class EngineImpl final : public std::enable_shared_from_this<EngineImpl> {
   std::atomic<bool> closed_{false};
   EngineServices services_{this, *context_, closed_};
   std::unique_ptr<control::ControlPlane> control_;
-  std::shared_ptr<EngineImpl> self_;  // set by keep_forever()
+  AsyncCalls calls_{*context_->progress};  // each call holds this object
+  std::shared_ptr<EngineImpl> self_;       // set by keep_forever()
 };
 
 }  // namespace linkspan::engine

@@ -15,6 +15,7 @@
 namespace linkspan::engine {
 
 class EngineImpl;
+class FutureState;
 
 struct HandleAccess {
   static const std::shared_ptr<EngineImpl>& impl(const Engine& engine) noexcept {
@@ -45,6 +46,10 @@ struct HandleAccess {
     regions.reserve(imported.size());
     for (auto& each : imported) regions.push_back(RemoteRegion(impl, std::move(each)));
     return regions;
+  }
+  template <class T>
+  static Future<T> future(std::shared_ptr<FutureState> state) {
+    return Future<T>(std::move(state));
   }
   static Peer peer(std::shared_ptr<EngineImpl> impl, std::uint64_t id, std::string name) {
     return {std::move(impl), id, std::move(name)};

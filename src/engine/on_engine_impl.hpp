@@ -6,7 +6,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 #include "engine/engine_impl.hpp"
 #include "engine/handle_access.hpp"
@@ -33,6 +35,33 @@ auto on(const std::shared_ptr<EngineImpl>& impl, Act act) -> decltype(act(*impl)
         "this process was forked from the one that opened the Engine: open one here, after a spawn "
         "or exec if GPUs are used");
   return act(*impl);
+}
+
+/// Starts a call of that kind, in which `act` returns what the waiting call returns. What on()
+/// refuses is the result of a Future that is done.
+template <class T, class Act>
+Future<T> start_call(const std::shared_ptr<EngineImpl>& impl, CallQueue AsyncCalls::*kind,
+                     std::string target, Duration timeout, Act act) {
+  auto run = [act = std::move(act)](FutureState& state, Duration left) {
+    auto outcome = act(left);
+    if constexpr (std::is_void_v<T>) {
+      state.finish(outcome);
+    } else if (!outcome.ok()) {
+      state.finish(outcome.status());
+    } else {
+      const auto value = std::make_shared<const T>(*std::move(outcome));  // also the state's
+      const bool wanted = state.finish({}, value);
+      if constexpr (std::is_same_v<T, Peer>)  // nobody knows it
+        if (!wanted) (void)value->close(Duration::zero());
+    }
+  };
+  auto begun = on(impl, [&](EngineImpl& its) -> Result<std::shared_ptr<FutureState>> {
+    return (its.calls().*kind).start(std::move(target), timeout, std::move(run));
+  });
+  if (begun.ok()) return HandleAccess::future<T>(*std::move(begun));
+  auto refused = std::make_shared<FutureState>();  // the Future's
+  refused->finish(begun.status());
+  return HandleAccess::future<T>(std::move(refused));
 }
 
 /// Calls `act` with the services and makes the user's handle of the state that it returns; errors

@@ -121,10 +121,30 @@ PIN_CALL(linkspan_transfer_status, int, (const linkspan_transfer*));
 PIN_CALL(linkspan_transfer_cancel, int, (const linkspan_transfer*));
 PIN_CALL(linkspan_transfer_bytes, uint64_t, (const linkspan_transfer*));
 PIN_CALL(linkspan_transfer_id, uint64_t, (const linkspan_transfer*));
+PIN_CALL(linkspan_future_free, void, (linkspan_future*));
+PIN_CALL(linkspan_engine_connect_async, int,
+         (linkspan_engine*, const char*, const linkspan_connect_options*, linkspan_future**));
+PIN_CALL(linkspan_engine_deregister_async, int,
+         (linkspan_engine*, const linkspan_region*, int64_t, linkspan_future**));
+PIN_CALL(linkspan_engine_invalidate_async, int,
+         (linkspan_engine*, const linkspan_region*, int64_t, linkspan_future**));
+PIN_CALL(linkspan_peer_lookup_async, int,
+         (const linkspan_peer*, const char*, int64_t, linkspan_future**));
+PIN_CALL(linkspan_peer_lookup_set_async, int,
+         (const linkspan_peer*, const char*, const linkspan_region_set*, int64_t,
+          linkspan_future**));
+PIN_CALL(linkspan_future_done, int, (const linkspan_future*));
+PIN_CALL(linkspan_future_wait, int, (const linkspan_future*, int64_t));
+PIN_CALL(linkspan_future_cancel, int, (const linkspan_future*));
+PIN_CALL(linkspan_future_peer, int, (const linkspan_future*, linkspan_peer**));
+PIN_CALL(linkspan_future_remote_region, int, (const linkspan_future*, linkspan_remote_region**));
+PIN_CALL(linkspan_future_region_set, int, (const linkspan_future*, linkspan_region_set**));
 PIN_CALL(linkspan_completion_queue_create, int, (linkspan_completion_queue**));
 PIN_CALL(linkspan_completion_queue_fd, int, (const linkspan_completion_queue*));
 PIN_CALL(linkspan_completion_queue_add, int,
          (linkspan_completion_queue*, const linkspan_transfer*, uint64_t));
+PIN_CALL(linkspan_completion_queue_add_future, int,
+         (linkspan_completion_queue*, const linkspan_future*, uint64_t));
 PIN_CALL(linkspan_completion_queue_take, int,
          (linkspan_completion_queue*, uint64_t*, size_t, size_t*));
 PIN_CALL(linkspan_peer_explain, int,

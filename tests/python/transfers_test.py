@@ -304,7 +304,8 @@ def test_descriptors_lead_to_a_region(pair: Pair) -> None:
     found = pair.there.describe("memory")
     for again in (pickle.loads(pickle.dumps(found)), copy.copy(found),
                   linkspan.Descriptor.from_bytes(found.to_bytes())):  # fmt: skip
-        assert again == found and hash(again) == hash(found) and again.to_bytes() == found.to_bytes()
+        assert again == found and hash(again) == hash(found)
+        assert again.to_bytes() == found.to_bytes()
     assert (found.address, found.engine, found.name) == (pair.there.addresses, "there", "memory")
     assert (found.bytes, found.kind, found.version) == (100, "host", 0)
     assert found.regions == ((100, "host"),)

@@ -43,6 +43,7 @@ using RemoteC = Owned<linkspan_remote_region, linkspan_remote_region_free>;
 using SetC = Owned<linkspan_region_set, linkspan_region_set_free>;
 using PreparedC = Owned<linkspan_prepared, linkspan_prepared_free>;
 using TransferC = Owned<linkspan_transfer, linkspan_transfer_free>;
+using FutureC = Owned<linkspan_future, linkspan_future_free>;
 using QueueC = Owned<linkspan_completion_queue, linkspan_completion_queue_free>;
 using NotificationsC = Owned<linkspan_notifications, linkspan_notifications_free>;
 using ExplanationC = Owned<linkspan_explanation, linkspan_explanation_free>;

@@ -15,11 +15,17 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "linkspan/completion_queue.hpp"
 #include "linkspan/engine.hpp"
 #include "linkspan/linkspan.h"
+
+namespace linkspan::c {
+using FutureOfAny =
+    std::variant<Future<void>, Future<Peer>, Future<RemoteRegion>, Future<RegionSet>>;
+}  // namespace linkspan::c
 
 struct linkspan_engine {
   linkspan::Engine is;
@@ -41,6 +47,9 @@ struct linkspan_prepared {
 };
 struct linkspan_transfer {
   linkspan::Transfer is;
+};
+struct linkspan_future {
+  linkspan::c::FutureOfAny is;
 };
 struct linkspan_completion_queue {
   linkspan::CompletionQueue is;

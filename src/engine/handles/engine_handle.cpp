@@ -5,9 +5,11 @@
 
 namespace linkspan {
 
+using engine::AsyncCalls;
 using engine::handle_of;
 using engine::HandleAccess;
 using engine::on;
+using engine::start_call;
 
 namespace {
 
@@ -15,6 +17,20 @@ Result<Peer> met(const std::shared_ptr<engine::EngineImpl>& impl,
                  Result<engine::PeerManager::MetPeer> peer) {
   if (!peer.ok()) return peer.status();
   return HandleAccess::peer(impl, peer->id, std::move(peer->name));
+}
+
+Future<void> end_async(const std::shared_ptr<engine::EngineImpl>& impl, const Region& region,
+                       Duration timeout, bool immediately) {
+  const auto& handle = HandleAccess::registration(region);
+  Future<void> ends = start_call<void>(
+      impl, &AsyncCalls::deregistrations,
+      "deregister of " +
+          (handle == nullptr ? "no region" : "region " + std::to_string(handle->id().serial)),
+      timeout, [impl, region, immediately](Duration left) {
+        return impl->services().registrations.end(region, left, immediately);
+      });
+  if (!ends.done()) (void)impl->services().registrations.unpublish(region);
+  return ends;
 }
 
 }  // namespace
@@ -65,6 +81,12 @@ Status Engine::invalidate(const Region& region, Duration timeout) {
   return on(impl_,
             [&](auto& impl) { return impl.services().registrations.end(region, timeout, true); });
 }
+Future<void> Engine::deregister_async(const Region& region, Duration timeout) {
+  return end_async(impl_, region, timeout, false);
+}
+Future<void> Engine::invalidate_async(const Region& region, Duration timeout) {
+  return end_async(impl_, region, timeout, true);
+}
 Status Engine::listen(std::string_view address) {
   return on(impl_, [&](auto& impl) { return impl.services().manager.listen(address); });
 }
@@ -96,6 +118,14 @@ Result<LookupResult> Engine::lookup(const Descriptor& descriptor, Duration timeo
   auto region = peer->lookup(descriptor.name, deadline.left());
   if (!region.ok()) return region.status();
   return LookupResult{.peer = *peer, .regions = {.version = 0, .regions = {*std::move(region)}}};
+}
+Future<Peer> Engine::connect_async(std::string_view address, const ConnectOptions& options) {
+  return start_call<Peer>(
+      impl_, &AsyncCalls::connects, "connect to " + std::string(address), options.timeout,
+      [impl = impl_, at = std::string(address), options](Duration left) mutable {
+        options.timeout = left;
+        return met(impl, impl->services().manager.connect(at, options));
+      });
 }
 Result<Peer> Engine::accept(Duration timeout) {
   return on(impl_, [&](auto& impl) { return met(impl_, impl.services().manager.accept(timeout)); });

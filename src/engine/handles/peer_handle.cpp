@@ -3,11 +3,15 @@
 
 namespace linkspan {
 
+using engine::AsyncCalls;
 using engine::handle_of;
 using engine::HandleAccess;
 using engine::on;
+using engine::start_call;
 
 namespace {
+
+std::string lookup_at(std::uint64_t peer) { return "lookup at peer " + std::to_string(peer); }
 
 using Pairs = std::vector<engine::Submission::Pair>;
 
@@ -78,6 +82,18 @@ Result<RegionSet> Peer::lookup_set(std::string_view name, Duration timeout,
     return RegionSet{.version = found->version,
                      .regions = HandleAccess::regions(impl_, std::move(found->regions))};
   });
+}
+Future<RemoteRegion> Peer::lookup_async(std::string_view name, Duration timeout) const {
+  return start_call<RemoteRegion>(
+      impl_, &AsyncCalls::lookups, lookup_at(id_), timeout,
+      [peer = *this, name = std::string(name)](Duration left) { return peer.lookup(name, left); });
+}
+Future<RegionSet> Peer::lookup_set_async(std::string_view name, Duration timeout,
+                                         const RegionSet& known) const {
+  return start_call<RegionSet>(impl_, &AsyncCalls::lookups, lookup_at(id_), timeout,
+                               [peer = *this, name = std::string(name), known](Duration left) {
+                                 return peer.lookup_set(name, left, known);
+                               });
 }
 Result<std::uint64_t> Peer::await_version(std::string_view name, std::uint64_t above,
                                           Duration timeout) const {

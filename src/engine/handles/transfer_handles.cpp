@@ -1,4 +1,4 @@
-// Prepared, Transfer and CompletionQueue: each call goes to the EngineImpl or the state.
+// Prepared, Transfer, AnyFuture and CompletionQueue: each call goes to the EngineImpl or the state.
 #include "engine/on_engine_impl.hpp"
 #include "engine/transfers/completion_queue.hpp"
 #include "linkspan/completion_queue.hpp"
@@ -7,6 +7,21 @@ namespace linkspan {
 
 using engine::handle_of;
 using engine::on;
+
+namespace {
+
+/// Returns why nothing can be added to a queue, or OK.
+Status usable(const engine::CompletionQueueState* queue) {
+  if (queue == nullptr) return {Code::invalid_argument, Scope::request, "no completion queue"};
+  if (queue->forked())
+    return {Code::invalid_argument, Scope::process,
+            "this process was forked from the one that made the completion queue: make one here"};
+  return {};
+}
+
+Status no_call() { return {Code::invalid_argument, Scope::request, "no call"}; }
+
+}  // namespace
 
 Prepared::Prepared(std::shared_ptr<engine::EngineImpl> impl,
                    std::shared_ptr<engine::PreparedState> state)
@@ -55,6 +70,15 @@ std::uint64_t Transfer::bytes() const noexcept {
 }
 std::uint64_t Transfer::id() const noexcept { return state_ == nullptr ? 0 : state_->id; }
 
+bool AnyFuture::done() const noexcept { return state_ == nullptr || state_->done(); }
+void AnyFuture::cancel() const {
+  if (state_ != nullptr) state_->cancel();
+}
+Status AnyFuture::await(Duration timeout) const {
+  return state_ == nullptr ? no_call() : state_->wait(base::Deadline::in(timeout));
+}
+const void* AnyFuture::value() const noexcept { return state_->value(); }
+
 CompletionQueue::CompletionQueue(std::shared_ptr<engine::CompletionQueueState> state)
     : state_(std::move(state)) {}
 Result<CompletionQueue> CompletionQueue::create() {
@@ -67,13 +91,15 @@ int CompletionQueue::fd() const noexcept {
 }
 Status CompletionQueue::add(const Transfer& transfer, std::uint64_t cookie) {
   if (transfer.state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
-  if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no completion queue"};
-  if (state_->forked())
-    return {Code::invalid_argument, Scope::process,
-            "this process was forked from the one that made the completion queue: make one here"};
+  if (Status status = usable(state_.get()); !status.ok()) return status;
   return on(transfer.impl_, [&](auto& impl) {
     return impl.attach_completion_queue(*transfer.state_, state_, cookie);
   });
+}
+Status CompletionQueue::add(const AnyFuture& future, std::uint64_t cookie) {
+  if (future.state_ == nullptr) return no_call();
+  if (Status status = usable(state_.get()); !status.ok()) return status;
+  return future.state_->attach(state_, cookie);
 }
 std::vector<std::uint64_t> CompletionQueue::take(std::size_t at_most) {
   if (state_ == nullptr || state_->forked()) return {};

@@ -48,18 +48,21 @@ void RegistrationService::close() {
   closed_ = true;
 }
 
-Status RegistrationService::end(const Region& region, Duration timeout, bool immediately) {
+Status RegistrationService::unpublish(const Region& region) {
   const auto& handle = HandleAccess::registration(region);
   if (handle == nullptr || context_.registry->find(handle->id()) == nullptr)
     return {Code::invalid_argument, Scope::request, "the region is not registered in this Engine"};
-  const memory::Registration& registration = *handle;
-  const std::uint64_t serial = registration.id().serial;
+  (void)context_.registry->set_name(handle->id(), {});
+  const base::MutexLock lock(mutex_);
+  keys_.erase(handle->id().serial);
+  return {};
+}
+
+Status RegistrationService::end(const Region& region, Duration timeout, bool immediately) {
   const auto deadline = base::Deadline::in(timeout);
-  (void)context_.registry->set_name(registration.id(), {});
-  {
-    const base::MutexLock lock(mutex_);
-    keys_.erase(serial);
-  }
+  if (Status status = unpublish(region); !status.ok()) return status;
+  const memory::Registration& registration = *HandleAccess::registration(region);
+  const std::uint64_t serial = registration.id().serial;
   base::InterruptPoll poll;
   for (bool first = true;; first = false) {
     if (poll.due_and_interrupted()) return base::interrupted();

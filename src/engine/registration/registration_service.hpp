@@ -29,6 +29,9 @@ class RegistrationService {
       LINKSPAN_EXCLUDES(mutex_);
   Registered allocate_shared(std::uint64_t bytes, const RegionOptions& options)
       LINKSPAN_EXCLUDES(mutex_);
+  /// Takes the region's name and its keys back, so that no peer can import it any more; the first
+  /// step of end().
+  Status unpublish(const Region& region) LINKSPAN_EXCLUDES(mutex_);
   /// Ends a registration, once no peer and no transfer uses it. `immediately` cancels transfers on
   /// it, and makes peers unmap it. busy: it is still used at the time-out.
   Status end(const Region& region, Duration timeout, bool immediately) LINKSPAN_EXCLUDES(mutex_);

@@ -2,12 +2,14 @@
 // eventfd.
 //
 // On the path of a byte: after its end, when PeerScheduler::finalize() has made the transfer
-// quiet.
-// Threads: any thread. Its lock is a leaf, acquired under the schedulers' locks of several Engines.
+// quiet. Off it: when FutureState::finish() has ended a call.
+// Threads: any thread. Its lock is a leaf, acquired under the locks of schedulers and futures of
+// several Engines.
 // Invariants: the eventfd is readable exactly while there is a cookie. Both change under the lock,
 // so no completion is missed, and one system call reports all that come before a pop().
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +44,13 @@ class CompletionQueueState {
   base::Mutex mutex_;
   std::vector<std::uint64_t> cookies_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t reserved_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // push() that are to come
+};
+
+/// The entry of a transfer or a call in a CompletionQueue. Guarded by the lock of its owner.
+struct CompletionEntry {
+  std::atomic<bool> added{false};  // at most once
+  std::uint64_t cookie = 0;
+  std::shared_ptr<CompletionQueueState> queue;  // until the owner is done; also handles'
 };
 
 }  // namespace linkspan::engine

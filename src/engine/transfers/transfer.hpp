@@ -18,14 +18,13 @@
 
 #include "base/recycled.hpp"
 #include "engine/messages/message_state.hpp"
+#include "engine/transfers/completion_queue.hpp"
 #include "engine/transfers/router.hpp"
 #include "engine/transfers/stream_order.hpp"
 #include "linkspan/transfer.hpp"
 #include "memory/registry.hpp"
 
 namespace linkspan::engine {
-
-class CompletionQueueState;
 
 /// A peer's region with one Mapping for each transport that reaches it.
 /// Threads: immutable after construction; destroyed without the peer's mutex.
@@ -119,13 +118,6 @@ struct TransferEnding {
   /// and did not complete, with the low-level text appended. `disconnected` is kept because it
   /// concerns the whole peer.
   Status user_status(const Status& status) const;
-};
-
-/// The entry of a transfer in a CompletionQueue.
-struct CompletionEntry {
-  std::atomic<bool> added{false};  // at most once
-  std::uint64_t cookie = 0;
-  std::shared_ptr<CompletionQueueState> queue;  // until quiet; also handles'
 };
 
 /// Made by base::make_recycled().
