@@ -1,0 +1,112 @@
+"""linkspan by its Python package: a transfer is requested and waited for by one thread."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import numpy
+
+import linkspan
+import memory
+from side import LIMIT_S, Move, Side, rally, timed, until
+
+
+class LinkspanSide(Side):
+    how = "Peer.write or read with after=None, Transfer.wait"
+
+    def __init__(self, role: str) -> None:
+        super().__init__(role)
+        self.engine = linkspan.Engine(role)
+        self.address = self.engine.listen()
+        self.peer: linkspan.Peer | None = None
+        self.regions: list[linkspan.Region] = []
+        self.remotes: Any = []
+        self.last: Any = None
+
+    def version(self) -> str:
+        try:
+            return importlib.metadata.version("linkspan")
+        except importlib.metadata.PackageNotFoundError:
+            return getattr(linkspan, "__version__", "built here")
+
+    def allocate(self, kind: str, size: int, gpu: int) -> memory.Memory:
+        if kind != "shared":
+            return super().allocate(kind, size, gpu)
+        region = self.engine.allocate_shared(size)
+        return memory.of_array(kind, numpy.frombuffer(region.memory, numpy.uint8), region)
+
+    def offer(self, memories: list[memory.Memory]) -> Any:
+        self.regions = [
+            each.owner if each.kind == "shared" else self.engine.register_memory(each.array)
+            for each in memories
+        ]
+        self.engine.publish("regions", self.regions)
+        return self.address
+
+    def accept(self, offer: Any) -> None:
+        if self.peer is None:
+            self.peer = self.engine.connect(offer)
+        self.remotes = self.peer.lookup_set("regions").regions
+
+    def mover(self, row: Any, memories: list[memory.Memory]) -> Move:
+        assert self.peer is not None
+        call = self.peer.write if row.op == "write" else self.peer.read
+        regions, remotes = self.regions, self.remotes
+        if not row.pages:
+            pieces = [[(i * row.bytes, i * row.bytes, row.bytes)] for i in range(row.in_flight)]
+
+            def once() -> None:
+                for transfer in [call(regions[0], remotes[0], p, after=None) for p in pieces]:
+                    transfer.wait(LIMIT_S)
+
+            return timed(once)
+        lists = [tuple(numpy.array(side, numpy.int32) for side in two) for two in row.indices()]
+        if row.lists:
+
+            def once() -> None:
+                parts = [
+                    (region, remote, linkspan.Pages(row.bytes, *two))
+                    for region, remote, two in zip(regions, remotes, lists)
+                ]
+                call(parts, after=None).wait(LIMIT_S)
+
+        elif row.regions > 1:
+
+            def once() -> None:
+                pages = linkspan.Pages(row.bytes, *lists[0])
+                call(regions, remotes, pages, after=None).wait(LIMIT_S)
+
+        else:
+
+            def once() -> None:
+                pages = linkspan.Pages(row.bytes, *lists[0])
+                call(regions[0], remotes[0], pages, after=None).wait(LIMIT_S)
+
+        return timed(once)
+
+    def player(self, row: Any, memories: list[memory.Memory]) -> Move:
+        """Neither side waits for its own transfer: it asks for notifications alone."""
+        assert self.peer is not None
+        shape = [(0, 0, row.bytes)]
+
+        def post() -> None:
+            self.last = self.peer.write(
+                self.regions[0], self.remotes[0], shape, notification=b"!", after=None
+            )
+
+        def hear() -> None:
+            until(self.engine.notifications, "a notification")
+
+        return rally(self.role, post, hear)
+
+    def release(self) -> None:
+        if self.last is not None:
+            self.last.wait(LIMIT_S)
+        self.last, self.remotes = None, []
+        for region in self.regions:
+            self.engine.invalidate(region)
+        self.regions = []
+
+
+create = LinkspanSide

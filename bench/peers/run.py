@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""linkspan beside NIXL, Mooncake and UCX, in one run, driven from Python.
+
+run.py --fetch DIR [--part MIB]      others' libraries from PyPI, in parts that travel one by one
+run.py [--wheels DIR] [--json FILE]  all rows; without parts linkspan and the bare calls alone
+run.py --host ...                    small, in host memory: shows the programs, measures nothing
+
+Each library has two processes, an initiator and a target. Within a row the libraries take turns, the
+first of which is warm-up; a value is the median of the turns' medians. Before and after, fresh data
+that differs at every position is moved, and every byte of the target is compared, gaps included.
+What could not be measured is told under `absent`. Exit: 0 linkspan has all rows of this machine;
+1 not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import wheels
+from rows import Row, all_rows, in_host_memory
+
+HERE = pathlib.Path(__file__).resolve().parent
+OURS, CEILING = "linkspan", "bare"
+SIDES = [CEILING, OURS, "nixl", "mooncake", "ucx"]
+START_S, ORDER_S, STOP_S = 60.0, 60.0, 5.0
+
+
+class Absent(Exception):
+    """Says why there is no figure."""
+
+
+def gpus() -> int:
+    try:
+        lines = subprocess.check_output(["nvidia-smi", "-L"], text=True, timeout=30).splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in lines)
+
+
+class Child:
+    """A process of side.py, and the pipe to it."""
+
+    def __init__(self, side: str, role: str, more: dict[str, str], site: pathlib.Path | None) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "NIXL_LOG_LEVEL": "ERROR",
+                       "UCX_LOG_LEVEL": "error", "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2", **more}
+        arguments = [sys.executable, str(HERE / "side.py"), side, role, str(theirs.fileno())]
+        if site:
+            arguments.append(str(site))
+            before = environment.get("LD_LIBRARY_PATH", "")
+            environment["LD_LIBRARY_PATH"] = f"{before}:{wheels.library_paths(site)}".lstrip(":")
+        # What a library prints is no answer: it goes to a file, of which an error shows the end.
+        self.said = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            arguments, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            stdout=self.said, stderr=subprocess.STDOUT,
+        )
+        theirs.close()
+
+    def order(self, method: str, *arguments: Any) -> None:
+        try:
+            self.pipe.send((method, *arguments))
+        except OSError:
+            raise Absent(f"{method}: the process ended{self.last_words()}") from None
+
+    def answer(self, method: str, limit: float = ORDER_S) -> Any:
+        try:
+            if not self.pipe.poll(limit):
+                raise Absent(f"{method}: no answer after {limit:.0f} s")
+            kind, value = self.pipe.recv()
+        except (EOFError, OSError):
+            raise Absent(f"{method}: the process ended{self.last_words()}") from None
+        if kind == "failed":
+            raise Absent(f"{method}: {value}")
+        return value
+
+    def ask(self, method: str, *arguments: Any, limit: float = ORDER_S) -> Any:
+        self.order(method, *arguments)
+        return self.answer(method, limit)
+
+    def last_words(self) -> str:
+        self.said.seek(0)
+        text = self.said.read()[-300:].decode(errors="replace").strip()
+        return f": {text}" if text else ""
+
+    def end(self, well: bool) -> None:
+        try:
+            if well:
+                self.ask("end", limit=STOP_S)
+                self.process.wait(STOP_S)
+        except (Absent, subprocess.TimeoutExpired):
+            pass
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.process.wait()
+            self.pipe.close()
+            self.said.close()
+
+
+class Pair:
+    """The two processes of a library."""
+
+    def __init__(self, side: str, more: dict[str, str], site: pathlib.Path | None) -> None:
+        self.side, self.environment = side, more
+        self.target = Child(side, "target", more, site)
+        self.initiator = Child(side, "initiator", more, site)
+        try:
+            self.version, self.how = self.initiator.ask("version", limit=START_S)
+            self.target.ask("version", limit=START_S)
+        except Absent:
+            self.end(well=False)
+            raise
+
+    def set_up(self, row: Row, last_gpu: int) -> None:
+        theirs = self.target.ask("set_up", row, last_gpu)
+        ours = self.initiator.ask("set_up", row, 0)
+        self.during("accept", theirs, self.initiator)
+        self.target.ask("accept", ours)
+        self.target.ask("make")
+        self.during("make", None, self.initiator)
+
+    def during(self, method: str, argument: Any, child: Child) -> Any:
+        """The target makes progress until the initiator has answered."""
+        self.target.order("progress")
+        try:
+            arguments = [] if argument is None else [argument]
+            return child.ask(method, *arguments)
+        finally:
+            self.target.order("version")
+            self.target.answer("progress")
+            self.target.answer("version")
+
+    def run(self, row: Row, runs: int) -> list[int]:
+        if not row.ping_pong:
+            return self.during("run", runs, self.initiator)
+        self.target.order("run", runs)
+        times = self.initiator.ask("run", runs)
+        self.target.answer("run")
+        return times
+
+    def verify(self, row: Row, seed: int) -> None:
+        written = row.op == "write"
+        source, sink = (self.initiator, self.target) if written else (self.target, self.initiator)
+        source.ask("fill", seed)
+        sink.ask("fill", None)
+        self.run(row, 1)
+        if wrong := sink.ask("wrong_bytes", seed):
+            raise Absent(f"verify: {wrong} bytes of {row.region_bytes * row.regions} are wrong")
+
+    def clear(self) -> None:
+        self.initiator.ask("clear")
+        self.target.ask("clear")
+
+    def end(self, well: bool = True) -> None:
+        self.initiator.end(well)
+        self.target.end(well)
+
+
+class Bench:
+    def __init__(self, args: argparse.Namespace, site: pathlib.Path | None, gpu_count: int) -> None:
+        self.args, self.site, self.gpu_count = args, site, gpu_count
+        self.pairs: dict[str, Pair] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.absent: list[dict[str, str]] = []
+
+    def missing(self, side: str, row: Row, why: str) -> None:
+        name = row.id if side == OURS else f"{row.id}.{side}"
+        self.absent.append({"id": name, "why": why})
+        print(f"{name}: absent, {why}", flush=True)
+
+    def pair(self, side: str, row: Row) -> Pair:
+        """One that runs, in the environment that the row wants."""
+        more = environment(side, row)
+        if side in self.pairs and self.pairs[side].environment != more:
+            self.pairs.pop(side).end()
+        if side not in self.pairs:
+            self.pairs[side] = Pair(side, more, self.site)
+        return self.pairs[side]
+
+    def drop(self, side: str) -> None:
+        if side in self.pairs:
+            self.pairs.pop(side).end(well=False)
+
+    def measure(self, row: Row) -> None:
+        times: dict[str, list[float]] = {}
+        counts: dict[str, int] = {}
+
+        def attempt(side: str, step: Any) -> None:
+            try:
+                step(self.pair(side, row) if side not in times else self.pairs[side])
+            except Absent as error:
+                times.pop(side, None)
+                self.drop(side)
+                self.missing(side, row, str(error))
+
+        def begin(pair: Pair) -> None:
+            pair.set_up(row, max(self.gpu_count - 1, 0))
+            pair.verify(row, 1)
+            times[pair.side] = []
+
+        def turn(pair: Pair, count: bool) -> None:
+            taken = pair.run(row, row.runs)
+            if count:
+                times[pair.side].append(statistics.median(taken))
+                counts[pair.side] = counts.get(pair.side, 0) + len(taken)
+
+        def finish(pair: Pair) -> None:
+            pair.verify(row, 1000)
+            pair.clear()
+
+        for side in self.args.sides:
+            attempt(side, begin)
+        for number in range(self.args.turns + 1):
+            for side in list(times):
+                attempt(side, lambda pair: turn(pair, number > 0))
+        for side in list(times):
+            attempt(side, finish)
+        if OURS in times:
+            self.rows.append(self.row(row, times, counts))
+            print(json.dumps(self.rows[-1]), flush=True)
+
+    def row(self, row: Row, times: dict[str, list[float]], counts: dict[str, int]) -> dict[str, Any]:
+        figures = {side: figure(row, statistics.median(each)) for side, each in times.items()}
+        made: dict[str, Any] = {
+            "id": row.id, "value": figures[OURS], "unit": row.unit, "how": self.pairs[OURS].how,
+            "runs": counts[OURS], "turns": self.args.turns, "verified": True,
+        }
+        if CEILING in figures:
+            made |= {"ceiling": figures[CEILING], "ceiling_how": self.pairs[CEILING].how,
+                     "ratio": round(figures[OURS] / figures[CEILING], 3)}
+        made["beside"] = [
+            {"how": f"{side} {self.pairs[side].version}: {self.pairs[side].how}", "value": value,
+             "ratio": round(figures[OURS] / value, 3), "runs": counts[side], "verified": True}
+            for side, value in figures.items() if side not in (OURS, CEILING)
+        ]
+        if row.bar is not None and "ratio" in made:
+            made |= {"bar": row.bar, "pass": made["ratio"] >= row.bar}
+        return made
+
+    def run(self, rows: list[Row]) -> int:
+        try:
+            for row in rows:
+                if row.needs_gpu and not self.gpu_count:
+                    self.missing(OURS, row, "needs a GPU")
+                else:
+                    begin = time.monotonic()
+                    self.measure(row)
+                    print(f"# {row.id}: {time.monotonic() - begin:.1f} s", flush=True)
+        finally:
+            for pair in self.pairs.values():
+                pair.end()
+        ours = {row.id for row in rows}
+        return int(any(each["id"] in ours and each["why"] != "needs a GPU" for each in self.absent))
+
+
+def environment(side: str, row: Row) -> dict[str, str]:
+    """Mooncake has one protocol for a process: by NVLink between GPUs, else TCP."""
+    nvlink = side == "mooncake" and (row.local, row.remote) == ("gpu", "gpu")
+    return {"MC_INTRANODE_NVLINK": "1"} if nvlink else {}
+
+
+def figure(row: Row, nanoseconds: float) -> float:
+    if row.unit == "us":
+        return round(nanoseconds / 1e3, 3)
+    return round(row.moved / nanoseconds, 3)  # bytes a nanosecond are GB/s
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fetch", type=pathlib.Path, metavar="DIR", help="write the parts there")
+    parser.add_argument("--part", type=int, default=50, metavar="MIB", help="the most of one part")
+    parser.add_argument("--python", default="3.12", help="--fetch: of the other machine")
+    parser.add_argument("--wheels", type=pathlib.Path, metavar="DIR",
+                        help="the parts of --fetch, or a folder that has them unpacked")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--rows", nargs="+", metavar="ID", help="these alone")
+    parser.add_argument("--turns", type=int, default=5, help="of each library, after the warm-up")
+    parser.add_argument("--host", action="store_true", help="small, in host memory")
+    parser.add_argument("--json", type=pathlib.Path, help="write the rows as evidence/ keeps them")
+    args = parser.parse_args()
+    if args.part < 1 or args.turns < 1:
+        parser.error(f"--part {args.part} and --turns {args.turns} have to be 1 at least")
+    return args
+
+
+def main() -> int:
+    args = arguments()
+    if args.fetch:
+        for part in wheels.fetch(args.fetch, args.python, args.part):
+            print(f"{part}: {part.stat().st_size / wheels.MIB:.1f} MiB")
+        return 0
+    rows = [in_host_memory(row) if args.host else row for row in all_rows()]
+    if args.rows:
+        if unknown := set(args.rows) - {row.id for row in rows}:
+            sys.exit(f"run.py: --rows {' '.join(sorted(unknown))}: no such row; there are "
+                     f"{' '.join(row.id for row in rows)}")
+        rows = [row for row in rows if row.id in args.rows]
+    with tempfile.TemporaryDirectory() as folder:
+        site = None
+        if args.wheels:
+            try:
+                site = wheels.unpack(args.wheels.resolve(), pathlib.Path(folder) / "site")
+            except RuntimeError as error:
+                sys.exit(f"run.py: --wheels: {error}")
+        bench = Bench(args, site, 0 if args.host else gpus())
+        code = bench.run(rows)
+    if args.json:
+        content = {
+            "what": "linkspan beside NIXL, Mooncake and UCX, two processes each, driven from Python",
+            "command": " ".join(["run.py", *sys.argv[1:]]),
+            "rows": bench.rows,
+            "absent": bench.absent,
+        }
+        args.json.write_text(json.dumps(content, indent=2) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

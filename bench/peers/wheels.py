@@ -1,0 +1,129 @@
+"""Others' libraries from PyPI, small enough to travel: fetched, stripped, packed into parts.
+
+Nothing is installed: on the other machine the parts become a folder that goes on sys.path.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+MIB = 1 << 20
+PART = "peers.tar.xz."  # then a number of three digits
+# For CUDA 13. What each has beside the library that is measured, and is left out.
+PACKAGES = {
+    "nixl-cu13==1.5.1": ["nixl_ep_cu13", "nixl_cu13.scripts", "nixl_cu13-*.data",
+                         "nixl_cu13.libs/ucx/libucx_perftest*"],
+    "mooncake-transfer-engine-cuda13==0.3.14": [
+        "mooncake/libmooncake_*", "mooncake/pg_*", "mooncake/_ep.*", "mooncake/*store*",
+        "mooncake/mooncake_*", "mooncake/transfer_engine_bench", "mooncake/transfer_engine_topo*",
+        "mooncake/libetcd_wrapper.so",
+    ],
+    "libucx-cu13==1.22.0": [
+        "libucx/bin", "libucx/share", "libucx/include", "libucx/lib/*.a", "libucx/lib/ucx/*.a",
+        "libucx/lib/ucx/libucx_perftest*", "libucx/lib/cmake", "libucx/lib/pkgconfig",
+    ],
+    "nvidia-cuda-runtime>=13,<14": ["nvidia/cu13/include", "nvidia/cu13/lib/*.a"],
+    "numpy>=2,<3": ["numpy/*/tests", "numpy/tests", "numpy/_core/lib", "numpy/_core/include"],
+}
+PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 26, 27, 28, 34)]
+
+
+def fetch(folder: pathlib.Path, python: str, part_mib: int) -> list[pathlib.Path]:
+    """RuntimeError: pip's last lines. Returns the parts, in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        downloads, site = pathlib.Path(name) / "wheels", pathlib.Path(name) / "site"
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest",
+                   str(downloads), "--only-binary=:all:", "--python-version", python]
+        for platform in PLATFORMS:
+            command += ["--platform", platform]
+        pip = subprocess.run([*command, *PACKAGES], capture_output=True, text=True, timeout=900)
+        if pip.returncode != 0:
+            raise RuntimeError(f"pip download: {pip.stderr[-600:]}")
+        for wheel in downloads.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+        for unwanted in sum(PACKAGES.values(), []):
+            for path in site.glob(unwanted):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        drop_copies(site)
+        strip(site)
+        whole = pathlib.Path(name) / "peers.tar.xz"
+        subprocess.run(["tar", "-C", str(site), "-I", "xz -1", "-cf", str(whole), "."], check=True,
+                       timeout=900)
+        return split(whole, folder, part_mib * MIB)
+
+
+def drop_copies(site: pathlib.Path) -> None:
+    """Of libucx's libx.so, libx.so.0 and libx.so.0.0.0, which are one file three times, keeps
+    libx.so.0, which the others name."""
+    for path in site.glob("libucx/lib/**/*.so*"):
+        if not path.name.endswith(".so.0"):
+            path.unlink()
+
+
+def strip(site: pathlib.Path) -> None:
+    """Of symbols that the loader does not need. A file that strip does not take stays as it is."""
+    for path in site.rglob("*.so*"):
+        if path.is_file() and not path.is_symlink():
+            subprocess.run(["strip", "--strip-unneeded", str(path)], capture_output=True, timeout=60)
+
+
+def split(whole: pathlib.Path, folder: pathlib.Path, most: int) -> list[pathlib.Path]:
+    """In the place of the parts of an earlier call."""
+    for old in folder.glob(f"{PART}*"):
+        old.unlink()
+    parts = []
+    with whole.open("rb") as source:
+        while piece := source.read(most):
+            parts.append(folder / f"{PART}{len(parts):03}")
+            parts[-1].write_bytes(piece)
+    return parts
+
+
+def unpack(folder: pathlib.Path, site: pathlib.Path) -> pathlib.Path:
+    """RuntimeError: a part is missing, or there is none. Returns the folder for sys.path: `site`, or
+    the folder itself where it has no parts but what was in them."""
+    if (folder / "numpy").is_dir():
+        name_verbs(folder)
+        return folder
+    parts = sorted(folder.glob(f"{PART}*"))
+    numbers = [int(part.name.removeprefix(PART)) for part in parts]
+    if not parts or numbers != list(range(len(parts))):
+        raise RuntimeError(f"{folder} has the parts {numbers}: carry all that run.py --fetch wrote")
+    whole = site.with_name(f"{site.name}.tar.xz")
+    with whole.open("wb") as target:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, target)
+    try:
+        with tarfile.open(whole) as archive:
+            archive.extractall(site)
+    except (tarfile.TarError, EOFError) as error:
+        raise RuntimeError(f"{folder}: {error}; the last part is missing, carry all") from None
+    finally:
+        whole.unlink()
+    name_verbs(site)
+    return site
+
+
+def name_verbs(site: pathlib.Path) -> None:
+    """Mooncake wants the machine's libibverbs, which one without RDMA has not: NIXL brings it under
+    another name. In `system`, which comes behind the machine's own libraries."""
+    system = site / "system"
+    system.mkdir(exist_ok=True)
+    for name in ("libibverbs.so.1", "libmlx5.so.1"):
+        stem = name.split(".")[0]
+        for found in site.glob(f"nixl_cu*.libs/{stem}-*"):
+            (system / name).unlink(missing_ok=True)
+            (system / name).symlink_to(found.resolve())
+
+
+def library_paths(site: pathlib.Path) -> str:
+    return f"{site / 'system'}:{site / 'nvidia/cu13/lib'}"
