@@ -76,6 +76,12 @@ TOPICS = {
         "suites": ["python_tests"],
         "sources": [*ENGINE, "python/core", "python/linkspan"],
     },
+    "peers": {
+        "what": "linkspan beside NIXL, Mooncake and UCX in one run",
+        "rows": ["peers"],
+        "suites": [],
+        "sources": [*ENGINE, "python/core", "python/linkspan", "bench/peers"],
+    },
     "nvlink_transfer": {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],

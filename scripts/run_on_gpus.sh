@@ -76,6 +76,10 @@ python_steps() {
   step seed_001 300 "$pack/tests/seed_commands.sh" gpu --shim "$pack/libdriver_shim.so" \
     --python "$PYTHONPATH" --only 001
   step python_bench 120 python3 "$pack/bench/python_overhead.py" --json "$out/python.json"
+  # Others' libraries, in the parts of `bench/peers/run.py --fetch`. Without them their rows are absent.
+  local peers=${LINKSPAN_PEERS:-$pack/peers} wheels_of_peers=()
+  [[ ! -d $peers ]] || wheels_of_peers=(--wheels "$peers")
+  step peers 540 python3 "$pack/bench/peers/run.py" "${wheels_of_peers[@]}" --json "$out/peers.json"
   local example
   for example in kv_pages weights offload; do
     step "example_$example" 120 python3 "$pack/examples/python/$example.py"

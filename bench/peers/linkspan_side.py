@@ -28,7 +28,7 @@ class LinkspanSide(Side):
         try:
             return importlib.metadata.version("linkspan")
         except importlib.metadata.PackageNotFoundError:
-            return getattr(linkspan, "__version__", "built here")
+            return "built here"
 
     def allocate(self, kind: str, size: int, gpu: int) -> memory.Memory:
         if kind != "shared":
@@ -100,10 +100,12 @@ class LinkspanSide(Side):
 
         return rally(self.role, post, hear)
 
-    def release(self) -> None:
+    def drop(self) -> None:
         if self.last is not None:
             self.last.wait(LIMIT_S)
         self.last, self.remotes = None, []
+
+    def release(self) -> None:
         for region in self.regions:
             self.engine.invalidate(region)
         self.regions = []

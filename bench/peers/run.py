@@ -162,8 +162,9 @@ class Pair:
             raise Absent(f"verify: {wrong} bytes of {row.region_bytes * row.regions} are wrong")
 
     def clear(self) -> None:
-        self.initiator.ask("clear")
-        self.target.ask("clear")
+        for method in ("drop", "clear"):
+            self.initiator.ask(method)
+            self.target.ask(method)
 
     def end(self, well: bool = True) -> None:
         self.initiator.end(well)

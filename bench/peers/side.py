@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 class Side(abc.ABC):
-    """What a library has to do for the rows. A row ends with close(), which gives all back."""
+    """What a library has to do for the rows. A row ends with drop() and release()."""
 
     needs_progress = False  # of the target, while the initiator works
     how = ""  # the calls that are timed
@@ -58,6 +58,9 @@ class Side(abc.ABC):
         """Makes the row's ping-pong: the initiator begins, the target answers. Times are halves of
         round trips, and the target's are not looked at."""
         raise Failed("has no notification or message that follows a write")
+
+    def drop(self) -> None:
+        """Lets go of the other side's memory, before either side's release()."""
 
     def release(self) -> None:
         """Takes back what offer() registered."""
@@ -167,8 +170,11 @@ class Process:
         while self.side.needs_progress and not self.orders.poll(0):
             self.side.progress()
 
-    def clear(self) -> None:
+    def drop(self) -> None:
         self.move = None
+        self.side.drop()
+
+    def clear(self) -> None:
         self.side.release()
         self.memories = []
 

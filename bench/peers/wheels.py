@@ -91,7 +91,7 @@ def unpack(folder: pathlib.Path, site: pathlib.Path) -> pathlib.Path:
     """RuntimeError: a part is missing, or there is none. Returns the folder for sys.path: `site`, or
     the folder itself where it has no parts but what was in them."""
     if (folder / "numpy").is_dir():
-        name_verbs(folder)
+        name_libraries(folder)
         return folder
     parts = sorted(folder.glob(f"{PART}*"))
     numbers = [int(part.name.removeprefix(PART)) for part in parts]
@@ -109,21 +109,26 @@ def unpack(folder: pathlib.Path, site: pathlib.Path) -> pathlib.Path:
         raise RuntimeError(f"{folder}: {error}; the last part is missing, carry all") from None
     finally:
         whole.unlink()
-    name_verbs(site)
+    name_libraries(site)
     return site
 
 
-def name_verbs(site: pathlib.Path) -> None:
-    """Mooncake wants the machine's libibverbs, which one without RDMA has not: NIXL brings it under
-    another name. In `system`, which comes behind the machine's own libraries."""
+def name_libraries(site: pathlib.Path) -> None:
+    """Gives libraries the names that Mooncake wants, in `system`: the machine's libibverbs, which one
+    without RDMA has not and NIXL brings, and its own libetcd_wrapper, which is there twice."""
     system = site / "system"
     system.mkdir(exist_ok=True)
-    for name in ("libibverbs.so.1", "libmlx5.so.1"):
-        stem = name.split(".")[0]
-        for found in site.glob(f"nixl_cu*.libs/{stem}-*"):
+    for name, found in (
+        ("libibverbs.so.1", "nixl_cu*.libs/libibverbs-*"),
+        ("libmlx5.so.1", "nixl_cu*.libs/libmlx5-*"),
+        ("libetcd_wrapper.so", "mooncake_transfer_engine*.libs/libetcd_wrapper-*"),
+    ):
+        for path in site.glob(found):
             (system / name).unlink(missing_ok=True)
-            (system / name).symlink_to(found.resolve())
+            (system / name).symlink_to(path.resolve())
 
 
 def library_paths(site: pathlib.Path) -> str:
-    return f"{site / 'system'}:{site / 'nvidia/cu13/lib'}"
+    """Behind the machine's own. NIXL's folder has what its libibverbs needs."""
+    own = [site / "system", site / "nvidia/cu13/lib", *site.glob("nixl_cu*.libs")]
+    return ":".join(map(str, own))

@@ -1,0 +1,125 @@
+"""bench/peers: linkspan beside others' libraries. These are absent here; linkspan's own side runs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from conftest import REPOSITORY
+
+PEERS = REPOSITORY / "bench" / "peers"
+sys.path.insert(0, str(PEERS))
+import memory  # noqa: E402
+import rows  # noqa: E402
+import run as driver  # noqa: E402
+import side  # noqa: E402
+import wheels  # noqa: E402
+
+BARS = {"pages.122x67.sets.python": 0.80, "pages.122x67.triples.python": 0.80,
+        "pages.8192x4KiB.python": 0.90}
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, str(PEERS / "run.py"), *arguments],
+                          capture_output=True, text=True, timeout=120)
+
+
+def small(id: str) -> rows.Row:
+    return next(rows.in_host_memory(row) for row in rows.all_rows() if row.id == id)
+
+
+def packed(folder: pathlib.Path, part: int) -> list[pathlib.Path]:
+    (folder / "some.py").write_text("value = 7\n" * 500)
+    with tarfile.open(folder / "whole", "w:xz") as archive:
+        archive.add(folder / "some.py", "some.py")
+    return wheels.split(folder / "whole", folder, part)
+
+
+def test_the_bars_are_those_of_the_rows_with_a_bare_kernel():
+    assert {row.id: row.bar for row in rows.all_rows() if row.bar} == BARS
+    assert len({row.id for row in rows.all_rows()}) == len(rows.all_rows()) == 18
+
+
+def test_a_figure_is_a_rate_or_a_time():
+    sets = next(row for row in rows.all_rows() if row.id == "pages.122x67.sets.python")
+    assert driver.figure(sets, sets.moved) == 1.0  # a byte a nanosecond is 1 GB/s
+    assert driver.figure(small("page_page.8B"), 1500) == 1.5
+
+
+def test_rows_with_lists_have_other_pages_for_each_region():
+    sets, triples = (
+        next(row for row in rows.all_rows() if row.id == f"pages.122x67.{name}.python").indices()
+        for name in ("sets", "triples")
+    )
+    assert sets[0] == sets[1] and triples[0] != triples[1]
+    assert all(len(set(pages)) == 67 for two in triples for pages in two)
+
+
+@pytest.mark.parametrize("at", ["page", "gap"])
+def test_wrong_bytes_are_counted_in_pages_and_gaps(at):
+    row = small("pages.8192x4KiB.python")
+    ((mine, theirs),) = row.indices()
+    source, target = (memory.allocate("page", row.region_bytes, -1) for _ in range(2))
+    memory.fill(source, 3)
+    memory.poison(target)
+    pages = target.array.reshape(-1, row.bytes)
+    pages[theirs] = source.array.reshape(-1, row.bytes)[mine]
+    assert memory.wrong_bytes(row, [target], 3, True) == 0
+    assert memory.wrong_bytes(row, [target], 4, True) > row.bytes
+    gap = next(page for page in range(row.region_pages) if page not in theirs)
+    pages[theirs[5] if at == "page" else gap][17] ^= 1
+    assert memory.wrong_bytes(row, [target], 3, True) == 1
+
+
+def test_polling_ends_at_its_deadline_and_names_what_it_waited_for():
+    with pytest.raises(side.Failed, match="a notification not done after 0 s"):
+        side.until(lambda: False, "a notification", limit=0.0)
+
+
+def test_parts_become_the_folder_that_they_were_made_of(tmp_path):
+    parts = packed(tmp_path, 64)
+    assert len(parts) > 1 and max(part.stat().st_size for part in parts) == 64
+    site = wheels.unpack(tmp_path, tmp_path / "site")
+    assert (site / "some.py").read_text() == "value = 7\n" * 500
+
+
+@pytest.mark.parametrize("missing", [0, -1])
+def test_a_missing_part_is_told(tmp_path, missing):
+    packed(tmp_path, 64)[missing].unlink()
+    with pytest.raises(RuntimeError, match="carry all"):
+        wheels.unpack(tmp_path, tmp_path / "site")
+
+
+def test_split_replaces_the_parts_of_an_earlier_call(tmp_path):
+    packed(tmp_path, 16)
+    parts = packed(tmp_path, 64)
+    assert sorted(tmp_path.glob(f"{wheels.PART}*")) == parts
+
+
+def test_linkspan_moves_verified_bytes_and_an_absent_library_has_a_reason(tmp_path):
+    ids = [f"{id}.host" for id in (
+        "page_page.8B", "shared_shared.8B", "gpu_page.4KiB.read", "pingpong.nobody_waits.python",
+        "pages.122x67.sets.python", "pages.122x67.triples.python", "window16.1MiB")]
+    done = bench("--host", "--sides", "linkspan", "ucx", "--turns", "1", "--rows", *ids,
+                 "--json", str(tmp_path / "peers.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = json.loads((tmp_path / "peers.json").read_text())
+    assert [row["id"] for row in content["rows"]] == ids
+    assert all(row["verified"] and row["value"] > 0 for row in content["rows"])
+    assert {each["id"] for each in content["absent"]} == {f"{id}.ucx" for id in ids}
+    assert all("run.py --fetch" in each["why"] for each in content["absent"])
+
+
+def test_an_unknown_row_is_told_with_those_that_there_are():
+    done = bench("--rows", "nothing")
+    assert done.returncode == 1
+    assert "--rows nothing: no such row" in done.stderr and "page_page.8B" in done.stderr
+
+
+def test_wheels_that_are_not_there_are_told(tmp_path):
+    done = bench("--wheels", str(tmp_path))
+    assert done.returncode == 1 and "--wheels" in done.stderr and "--fetch" in done.stderr
