@@ -14,9 +14,9 @@ import tempfile
 from typing import Any
 
 import numpy
+from side import Failed, Move, Side
 
 import memory
-from side import Failed, Move, Side
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = "libpeers_bare.so"  # by `./dev gpu-pack`, beside this file
@@ -26,9 +26,18 @@ def build(into: pathlib.Path) -> pathlib.Path:
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc is None:
         raise Failed(f"no {BUILT} beside bare_side.py, and no nvcc to make it")
-    command = [nvcc, "-std=c++17", "-O3", "-arch=sm_90", "-shared", "-Xcompiler=-fPIC",
-               "-o", str(into / BUILT), str(HERE / "bare.cu")]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    command = [
+        nvcc,
+        "-std=c++17",
+        "-O3",
+        "-arch=sm_90",
+        "-shared",
+        "-Xcompiler=-fPIC",
+        "-o",
+        str(into / BUILT),
+        str(HERE / "bare.cu"),
+    ]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     if made.returncode != 0:
         raise Failed(f"nvcc bare.cu: {made.stderr[-300:]}")
     return into / BUILT
@@ -68,7 +77,9 @@ class BareSide(Side):
         for each in memories:
             handle = ctypes.create_string_buffer(64)
             if each.gpu >= 0:
-                self.check(self.bare.bare_export(ctypes.c_void_p(each.address), handle), "bare_export")
+                self.check(
+                    self.bare.bare_export(ctypes.c_void_p(each.address), handle), "bare_export"
+                )
             offers.append((each.gpu >= 0, each.address, handle.raw))
         return os.getpid(), offers
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Any
 
-import numpy
-
 import linkspan
-import memory
+import numpy
 from side import LIMIT_S, Move, Side, rally, timed, until
+
+import memory
 
 
 class LinkspanSide(Side):

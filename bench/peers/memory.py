@@ -11,7 +11,6 @@ import mmap
 from typing import Any
 
 import numpy
-
 from rows import Row
 
 POISON = 0xA5

@@ -7,8 +7,9 @@ import importlib.metadata
 import os
 from typing import Any
 
-import memory
 from side import Failed, Move, Side, timed
+
+import memory
 
 
 class MooncakeSide(Side):
@@ -19,7 +20,9 @@ class MooncakeSide(Side):
         self.protocol = "nvlink_intra" if os.environ.get("MC_INTRANODE_NVLINK") else "tcp"
         self.how = f"batch_transfer_sync_write or _read, {self.protocol}"
         self.engine = TransferEngine()
-        self.check(self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", self.protocol, ""), "initialize")
+        self.check(
+            self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", self.protocol, ""), "initialize"
+        )
         self.addresses: list[int] = []
 
     def check(self, result: int, call: str) -> None:
@@ -44,14 +47,22 @@ class MooncakeSide(Side):
         self.session, self.far = offer
 
     def mover(self, row: Any, memories: list[memory.Memory]) -> Move:
-        call = (self.engine.batch_transfer_sync_write if row.op == "write"
-                else self.engine.batch_transfer_sync_read)
-        pairs = (row.indices() if row.pages
-                 else [(range(row.in_flight), range(row.in_flight))])
-        near = [memory.address + at * row.bytes
-                for memory, (mine, _) in zip(memories, pairs) for at in mine]
-        far = [address + at * row.bytes
-               for address, (_, theirs) in zip(self.far, pairs) for at in theirs]
+        call = (
+            self.engine.batch_transfer_sync_write
+            if row.op == "write"
+            else self.engine.batch_transfer_sync_read
+        )
+        pairs = row.indices() if row.pages else [(range(row.in_flight), range(row.in_flight))]
+        near = [
+            memory.address + at * row.bytes
+            for memory, (mine, _) in zip(memories, pairs)
+            for at in mine
+        ]
+        far = [
+            address + at * row.bytes
+            for address, (_, theirs) in zip(self.far, pairs)
+            for at in theirs
+        ]
         lengths = [row.bytes] * len(near)
 
         def once() -> None:

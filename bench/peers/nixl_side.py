@@ -11,9 +11,9 @@ import os
 from typing import Any
 
 import numpy
+from side import Failed, Move, Side, rally, timed, until
 
 import memory
-from side import Failed, Move, Side, rally, timed, until
 
 
 class NixlSide(Side):
@@ -56,10 +56,15 @@ class NixlSide(Side):
         name = self.agent.add_remote_agent(metadata)
         self.peer = name.decode() if isinstance(name, bytes) else name
 
-    def prepared(self, agent: str, places: list[tuple[int, int, int]], kind: str, piece: int) -> Any:
+    def prepared(
+        self, agent: str, places: list[tuple[int, int, int]], kind: str, piece: int
+    ) -> Any:
         rows = numpy.array(
-            [(address + at, piece, gpu) for address, size, gpu in places
-             for at in range(0, size, piece)],
+            [
+                (address + at, piece, gpu)
+                for address, size, gpu in places
+                for at in range(0, size, piece)
+            ],
             numpy.uint64,
         )
         handle = self.agent.prep_xfer_dlist(agent, rows, kind, backends=["UCX"])
@@ -74,7 +79,9 @@ class NixlSide(Side):
             self.prepared(self.peer, self.far, self.far_kind, row.bytes),
         )
 
-    def request(self, op: str, near: Any, mine: Any, far: Any, theirs: Any, told: bytes = b"") -> Any:
+    def request(
+        self, op: str, near: Any, mine: Any, far: Any, theirs: Any, told: bytes = b""
+    ) -> Any:
         return self.agent.make_prepped_xfer(op, near, mine, far, theirs, told, backends=["UCX"])
 
     def mover(self, row: Any, memories: list[memory.Memory]) -> Move:

@@ -48,9 +48,7 @@ class Row:
 
         def two() -> tuple[list[int], list[int]]:
             # Of all pages every other one, so that no two are neighbours on both sides.
-            return tuple(
-                rng.sample(range(self.region_pages), self.pages) for _ in range(2)
-            )  # type: ignore[return-value]
+            return tuple(rng.sample(range(self.region_pages), self.pages) for _ in range(2))  # type: ignore[return-value]
 
         if self.lists:
             return [two() for _ in range(self.regions)]
@@ -74,8 +72,17 @@ def all_rows() -> list[Row]:
         Row("pingpong.nobody_waits.python", "gpu", "gpu", 8, ping_pong=True),
         Row("pages.122x67.sets.python", "gpu", "gpu", 4 * KIB, **layers, bar=0.80),
         Row("pages.122x67.triples.python", "gpu", "gpu", 4 * KIB, **layers, lists=True, bar=0.80),
-        Row("pages.8192x4KiB.python", "gpu", "gpu", 4 * KIB, unit="GB/s", pages=8192,
-            region_pages=16384, runs=100, bar=0.90),
+        Row(
+            "pages.8192x4KiB.python",
+            "gpu",
+            "gpu",
+            4 * KIB,
+            unit="GB/s",
+            pages=8192,
+            region_pages=16384,
+            runs=100,
+            bar=0.90,
+        ),
         Row("window16.1MiB", "gpu", "gpu", MIB, unit="GB/s", in_flight=16, runs=100),
         Row("gpu_gpu.1GiB.python", "gpu", "gpu", GIB, unit="GB/s", runs=5),
     ]

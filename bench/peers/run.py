@@ -15,9 +15,8 @@ What could not be measured is told under `absent`. Exit: 0 linkspan has all rows
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import multiprocessing
-import os
 import pathlib
 import statistics
 import subprocess
@@ -27,16 +26,11 @@ import time
 from typing import Any
 
 import wheels
+from pair import CEILING, Absent, Pair
 from rows import Row, all_rows, in_host_memory
 
-HERE = pathlib.Path(__file__).resolve().parent
-OURS, CEILING = "linkspan", "bare"
+OURS = "linkspan"
 SIDES = [CEILING, OURS, "nixl", "mooncake", "ucx"]
-START_S, ORDER_S, STOP_S = 60.0, 60.0, 5.0
-
-
-class Absent(Exception):
-    """Says why there is no figure."""
 
 
 def gpus() -> int:
@@ -45,130 +39,6 @@ def gpus() -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in lines)
-
-
-class Child:
-    """A process of side.py, and the pipe to it."""
-
-    def __init__(self, side: str, role: str, more: dict[str, str], site: pathlib.Path | None) -> None:
-        self.pipe, theirs = multiprocessing.Pipe()
-        environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "NIXL_LOG_LEVEL": "ERROR",
-                       "UCX_LOG_LEVEL": "error", "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2", **more}
-        arguments = [sys.executable, str(HERE / "side.py"), side, role, str(theirs.fileno())]
-        if site:
-            arguments.append(str(site))
-            before = environment.get("LD_LIBRARY_PATH", "")
-            environment["LD_LIBRARY_PATH"] = f"{before}:{wheels.library_paths(site)}".lstrip(":")
-        # What a library prints is no answer: it goes to a file, of which an error shows the end.
-        self.said = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            arguments, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-            stdout=self.said, stderr=subprocess.STDOUT,
-        )
-        theirs.close()
-
-    def order(self, method: str, *arguments: Any) -> None:
-        try:
-            self.pipe.send((method, *arguments))
-        except OSError:
-            raise Absent(f"{method}: the process ended{self.last_words()}") from None
-
-    def answer(self, method: str, limit: float = ORDER_S) -> Any:
-        try:
-            if not self.pipe.poll(limit):
-                raise Absent(f"{method}: no answer after {limit:.0f} s")
-            kind, value = self.pipe.recv()
-        except (EOFError, OSError):
-            raise Absent(f"{method}: the process ended{self.last_words()}") from None
-        if kind == "failed":
-            raise Absent(f"{method}: {value}")
-        return value
-
-    def ask(self, method: str, *arguments: Any, limit: float = ORDER_S) -> Any:
-        self.order(method, *arguments)
-        return self.answer(method, limit)
-
-    def last_words(self) -> str:
-        self.said.seek(0)
-        text = self.said.read()[-300:].decode(errors="replace").strip()
-        return f": {text}" if text else ""
-
-    def end(self, well: bool) -> None:
-        try:
-            if well:
-                self.ask("end", limit=STOP_S)
-                self.process.wait(STOP_S)
-        except (Absent, subprocess.TimeoutExpired):
-            pass
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-            self.process.wait()
-            self.pipe.close()
-            self.said.close()
-
-
-class Pair:
-    """The two processes of a library."""
-
-    def __init__(self, side: str, more: dict[str, str], site: pathlib.Path | None) -> None:
-        self.side, self.environment = side, more
-        self.target = Child(side, "target", more, site)
-        self.initiator = Child(side, "initiator", more, site)
-        try:
-            self.version, self.how = self.initiator.ask("version", limit=START_S)
-            self.target.ask("version", limit=START_S)
-        except Absent:
-            self.end(well=False)
-            raise
-
-    def set_up(self, row: Row, last_gpu: int) -> None:
-        theirs = self.target.ask("set_up", row, last_gpu)
-        ours = self.initiator.ask("set_up", row, 0)
-        self.during("accept", theirs, self.initiator)
-        self.target.ask("accept", ours)
-        self.target.ask("make")
-        self.during("make", None, self.initiator)
-        self.how = self.initiator.ask("version")[1]
-
-    def during(self, method: str, argument: Any, child: Child) -> Any:
-        """The target makes progress until the initiator has answered."""
-        self.target.order("progress")
-        try:
-            arguments = [] if argument is None else [argument]
-            return child.ask(method, *arguments)
-        finally:
-            self.target.order("version")
-            self.target.answer("progress")
-            self.target.answer("version")
-
-    def run(self, row: Row, runs: int) -> list[int]:
-        if not row.ping_pong:
-            return self.during("run", runs, self.initiator)
-        self.target.order("run", runs)
-        times = self.initiator.ask("run", runs)
-        self.target.answer("run")
-        return times
-
-    def verify(self, row: Row, seed: int) -> None:
-        if self.side == CEILING and row.needs_gpu and "gpu" != row.remote:
-            return  # its own host memory is in the place of the target's, which it cannot reach
-        written = row.op == "write"
-        source, sink = (self.initiator, self.target) if written else (self.target, self.initiator)
-        source.ask("fill", seed)
-        sink.ask("fill", None)
-        self.run(row, 1)
-        if wrong := sink.ask("wrong_bytes", seed):
-            raise Absent(f"verify: {wrong} bytes of {row.region_bytes * row.regions} are wrong")
-
-    def clear(self) -> None:
-        for method in ("drop", "clear"):
-            self.initiator.ask(method)
-            self.target.ask(method)
-
-    def end(self, well: bool = True) -> None:
-        self.initiator.end(well)
-        self.target.end(well)
 
 
 class Bench:
@@ -189,7 +59,7 @@ class Bench:
         if side in self.pairs and self.pairs[side].environment != more:
             self.pairs.pop(side).end()
         if side not in self.pairs:
-            self.pairs[side] = Pair(side, more, self.site)
+            self.pairs[side] = Pair(side, self.gpu_count, more, self.site)
         return self.pairs[side]
 
     def drop(self, side: str) -> None:
@@ -209,7 +79,7 @@ class Bench:
                 self.missing(side, row, str(error))
 
         def begin(pair: Pair) -> None:
-            pair.set_up(row, max(self.gpu_count - 1, 0))
+            pair.set_up(row)
             pair.verify(row, 1)
             times[pair.side] = []
 
@@ -227,26 +97,42 @@ class Bench:
             attempt(side, begin)
         for number in range(self.args.turns + 1):
             for side in list(times):
-                attempt(side, lambda pair: turn(pair, number > 0))
+                attempt(side, functools.partial(turn, count=number > 0))
         for side in list(times):
             attempt(side, finish)
         if OURS in times:
             self.rows.append(self.row(row, times, counts))
             print(json.dumps(self.rows[-1]), flush=True)
 
-    def row(self, row: Row, times: dict[str, list[float]], counts: dict[str, int]) -> dict[str, Any]:
+    def row(
+        self, row: Row, times: dict[str, list[float]], counts: dict[str, int]
+    ) -> dict[str, Any]:
         figures = {side: figure(row, statistics.median(each)) for side, each in times.items()}
         made: dict[str, Any] = {
-            "id": row.id, "value": figures[OURS], "unit": row.unit, "how": self.pairs[OURS].how,
-            "runs": counts[OURS], "turns": self.args.turns, "verified": True,
+            "id": row.id,
+            "value": figures[OURS],
+            "unit": row.unit,
+            "how": self.pairs[OURS].how,
+            "runs": counts[OURS],
+            "turns": self.args.turns,
+            "verified": True,
         }
         if CEILING in figures:
-            made |= {"ceiling": figures[CEILING], "ceiling_how": self.pairs[CEILING].how,
-                     "ratio": round(figures[OURS] / figures[CEILING], 3)}
+            made |= {
+                "ceiling": figures[CEILING],
+                "ceiling_how": self.pairs[CEILING].how,
+                "ratio": round(figures[OURS] / figures[CEILING], 3),
+            }
         made["beside"] = [
-            {"how": f"{side} {self.pairs[side].version}: {self.pairs[side].how}", "value": value,
-             "ratio": round(figures[OURS] / value, 3), "runs": counts[side], "verified": True}
-            for side, value in figures.items() if side not in (OURS, CEILING)
+            {
+                "how": f"{side} {self.pairs[side].version}: {self.pairs[side].how}",
+                "value": value,
+                "ratio": round(figures[OURS] / value, 3),
+                "runs": counts[side],
+                "verified": True,
+            }
+            for side, value in figures.items()
+            if side not in (OURS, CEILING)
         ]
         if row.bar is not None and "ratio" in made:
             made |= {"bar": row.bar, "pass": made["ratio"] >= row.bar}
@@ -285,8 +171,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fetch", type=pathlib.Path, metavar="DIR", help="write the parts there")
     parser.add_argument("--part", type=int, default=50, metavar="MIB", help="the most of one part")
     parser.add_argument("--python", default="3.12", help="--fetch: of the other machine")
-    parser.add_argument("--wheels", type=pathlib.Path, metavar="DIR",
-                        help="the parts of --fetch, or a folder that has them unpacked")
+    parser.add_argument(
+        "--wheels",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="the parts of --fetch, or a folder that has them unpacked",
+    )
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--rows", nargs="+", metavar="ID", help="these alone")
     parser.add_argument("--turns", type=int, default=5, help="of each library, after the warm-up")
@@ -307,8 +197,10 @@ def main() -> int:
     rows = [in_host_memory(row) if args.host else row for row in all_rows()]
     if args.rows:
         if unknown := set(args.rows) - {row.id for row in rows}:
-            sys.exit(f"run.py: --rows {' '.join(sorted(unknown))}: no such row; there are "
-                     f"{' '.join(row.id for row in rows)}")
+            sys.exit(
+                f"run.py: --rows {' '.join(sorted(unknown))}: no such row; there are "
+                f"{' '.join(row.id for row in rows)}"
+            )
         rows = [row for row in rows if row.id in args.rows]
     with tempfile.TemporaryDirectory() as folder:
         site = None

@@ -1,4 +1,6 @@
-"""One of the two processes of a library: side.py NAME ROLE FD [FOLDER OF WHEELS]
+"""One of the two processes of a library: side.py NAME ROLE FD GPU [FOLDER OF WHEELS]
+
+GPU is its ordinal, or -1: none.
 
 run.py starts an initiator and a target for each library, and gives both the same orders over the
 pipe FD: (method, arguments). The answer is ("ok", value) or ("failed", text).
@@ -11,7 +13,8 @@ import importlib
 import multiprocessing.connection
 import sys
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 LIMIT_S = 30.0  # of one transfer
 
@@ -114,8 +117,9 @@ def rally(role: str, post: Callable[[], None], hear: Callable[[], None]) -> Move
 class Process:
     """Follows the orders of run.py."""
 
-    def __init__(self, side: Side, role: str, orders: multiprocessing.connection.Connection) -> None:
-        self.side, self.initiator, self.orders = side, role == "initiator", orders
+    def __init__(self, side: Side, gpu: int, orders: multiprocessing.connection.Connection) -> None:
+        self.side, self.gpu, self.orders = side, gpu, orders
+        self.initiator = side.role == "initiator"
         self.row: Any = None
         self.memories: list[Any] = []
         self.move: Move | None = None
@@ -125,7 +129,7 @@ class Process:
             method, *arguments = self.orders.recv()
             try:
                 answer = ("ok", getattr(self, method)(*arguments))
-            except Exception as error:  # whatever the library raises is the row's reason
+            except Exception as error:  # noqa: BLE001 whatever the library raises is the row's reason
                 answer = ("failed", f"{type(error).__name__}: {error}"[:400])
             self.orders.send(answer)
             if method == "end":
@@ -134,10 +138,12 @@ class Process:
     def version(self) -> tuple[str, str]:
         return self.side.version(), self.side.how
 
-    def set_up(self, row: Any, gpu: int) -> Any:
+    def set_up(self, row: Any) -> Any:
         self.row = row
         kind = row.local if self.initiator else row.remote
-        self.memories = [self.side.allocate(kind, row.region_bytes, gpu) for _ in range(row.regions)]
+        self.memories = [
+            self.side.allocate(kind, row.region_bytes, self.gpu) for _ in range(row.regions)
+        ]
         return self.side.offer(self.memories)
 
     def accept(self, offer: Any) -> None:
@@ -182,17 +188,28 @@ class Process:
         pass
 
 
+def use_gpu(gpu: int) -> None:
+    """Makes its context this thread's before the library starts, which may look for one."""
+    import torch
+
+    torch.cuda.set_device(gpu)
+    torch.zeros(1, device=f"cuda:{gpu}")
+    torch.cuda.synchronize()
+
+
 def main() -> None:
-    name, role, fd, *wheels = sys.argv[1:]
+    name, role, fd, gpu, *wheels = sys.argv[1:]
     sys.path.extend(wheels)  # behind the machine's own numpy and torch
     orders = multiprocessing.connection.Connection(int(fd))
     try:
+        if int(gpu) >= 0:
+            use_gpu(int(gpu))
         side = importlib.import_module(f"{name}_side").create(role)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 the same
         orders.recv()
         orders.send(("failed", f"{type(error).__name__}: {error}"[:400]))
         return
-    Process(side, role, orders).serve()
+    Process(side, int(gpu), orders).serve()
 
 
 if __name__ == "__main__":

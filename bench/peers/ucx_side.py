@@ -6,17 +6,29 @@ Python calls libucp itself, so each put has the cost of a ctypes call or two, ab
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import pathlib
 import sys
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
-import memory
 from side import Failed, Move, Side, rally, timed, until
+
+import memory
 
 TAG, RMA = 1 << 0, 1 << 1  # ucp_feature
 ADDRESS, LENGTH = 1 << 0, 1 << 1  # ucp_mem_map_params_field; ADDRESS also of ucp_ep_params_field
+MEMORY_TYPE = 1 << 6  # ucp_op_attr_t
+HOST, CUDA = 0, 1  # ucs_memory_type_t
 IN_PROGRESS, LAST_ERROR = 1, -100  # ucs_status_t
 ANY_TAG = (1 << 64) - 1
 
@@ -30,8 +42,12 @@ class ContextParameters(ctypes.Structure):
 class MapParameters(ctypes.Structure):
     """ucp_mem_map_params_t."""
 
-    _fields_ = [("field_mask", c_uint64), ("address", c_void_p), ("length", c_size_t),
-                ("rest", c_uint64 * 8)]
+    _fields_ = [
+        ("field_mask", c_uint64),
+        ("address", c_void_p),
+        ("length", c_size_t),
+        ("rest", c_uint64 * 8),
+    ]
 
 
 class EndpointParameters(ctypes.Structure):
@@ -41,9 +57,15 @@ class EndpointParameters(ctypes.Structure):
 
 
 class RequestParameters(ctypes.Structure):
-    """ucp_request_param_t: bytes without a gap where op_attr_mask is 0."""
+    """ucp_request_param_t, of bytes without a gap."""
 
-    _fields_ = [("op_attr_mask", c_uint32), ("flags", c_uint32), ("rest", c_uint64 * 24)]
+    _fields_ = [
+        ("op_attr_mask", c_uint32),
+        ("flags", c_uint32),
+        ("not_read", c_uint64 * 5),
+        ("memory_type", c_int),
+        ("rest", c_uint64 * 18),
+    ]
 
 
 def library() -> ctypes.CDLL:
@@ -81,6 +103,13 @@ def declare(ucp: ctypes.CDLL) -> None:
         function.restype, function.argtypes = result, arguments
 
 
+def of_kind(near: memory.Memory) -> Any:
+    """Says where the local memory is, which UCX would look up for each call."""
+    return byref(
+        RequestParameters(op_attr_mask=MEMORY_TYPE, memory_type=CUDA if near.gpu >= 0 else HOST)
+    )
+
+
 class UcxSide(Side):
     needs_progress = True
     how = "ucp_put_nbx or ucp_get_nbx, ucp_ep_flush_nbx; ping-pong: ucp_tag_send_nbx; by ctypes"
@@ -93,10 +122,13 @@ class UcxSide(Side):
         self.context, self.worker, self.endpoint = c_void_p(), c_void_p(), c_void_p()
         parameters = ContextParameters(field_mask=1, features=TAG | RMA)
         self.check(
-            self.ucp.ucp_init_version(1, 22, byref(parameters), None, byref(self.context)), "ucp_init"
+            self.ucp.ucp_init_version(1, 22, byref(parameters), None, byref(self.context)),
+            "ucp_init",
         )
         self.check(
-            self.ucp.ucp_worker_create(self.context, byref(EndpointParameters()), byref(self.worker)),
+            self.ucp.ucp_worker_create(
+                self.context, byref(EndpointParameters()), byref(self.worker)
+            ),
             "ucp_worker_create",
         )
         self.mapped: list[c_void_p] = []
@@ -112,15 +144,21 @@ class UcxSide(Side):
     def offer(self, memories: list[memory.Memory]) -> Any:
         address, size = c_void_p(), c_size_t()
         self.check(
-            self.ucp.ucp_worker_get_address(self.worker, byref(address), byref(size)), "ucp_worker_get_address"
+            self.ucp.ucp_worker_get_address(self.worker, byref(address), byref(size)),
+            "ucp_worker_get_address",
         )
         keys = []
         for each in memories:
             handle, key, bytes_ = c_void_p(), c_void_p(), c_size_t()
             parameters = MapParameters(ADDRESS | LENGTH, each.address, each.bytes)
-            self.check(self.ucp.ucp_mem_map(self.context, byref(parameters), byref(handle)), "ucp_mem_map")
+            self.check(
+                self.ucp.ucp_mem_map(self.context, byref(parameters), byref(handle)), "ucp_mem_map"
+            )
             self.mapped.append(handle)
-            self.check(self.ucp.ucp_rkey_pack(self.context, handle, byref(key), byref(bytes_)), "ucp_rkey_pack")
+            self.check(
+                self.ucp.ucp_rkey_pack(self.context, handle, byref(key), byref(bytes_)),
+                "ucp_rkey_pack",
+            )
             keys.append((each.address, ctypes.string_at(key.value, bytes_.value)))
             self.ucp.ucp_rkey_buffer_release(key)
         return ctypes.string_at(address.value, size.value), keys
@@ -130,11 +168,14 @@ class UcxSide(Side):
         if not self.endpoint:
             parameters = EndpointParameters(ADDRESS, address)
             self.check(
-                self.ucp.ucp_ep_create(self.worker, byref(parameters), byref(self.endpoint)), "ucp_ep_create"
+                self.ucp.ucp_ep_create(self.worker, byref(parameters), byref(self.endpoint)),
+                "ucp_ep_create",
             )
         for far, packed in keys:
             key = c_void_p()
-            self.check(self.ucp.ucp_ep_rkey_unpack(self.endpoint, packed, byref(key)), "ucp_ep_rkey_unpack")
+            self.check(
+                self.ucp.ucp_ep_rkey_unpack(self.endpoint, packed, byref(key)), "ucp_ep_rkey_unpack"
+            )
             self.far.append((far, key))
 
     def finish(self, request: int | None, call: str) -> None:
@@ -163,11 +204,11 @@ class UcxSide(Side):
             for each, (far, key), (mine, theirs) in zip(memories, self.far, pairs)
             for a, b in zip(mine, theirs)
         ]
-        endpoint, size, none = self.endpoint, row.bytes, self.none
-        flush = self.ucp.ucp_ep_flush_nbx
+        endpoint, size, none, flush = self.endpoint, row.bytes, self.none, self.ucp.ucp_ep_flush_nbx
+        how = of_kind(memories[0])
 
         def once() -> None:
-            requests = [call(endpoint, near, size, far, key, none) for near, far, key in pieces]
+            requests = [call(endpoint, near, size, far, key, how) for near, far, key in pieces]
             self.finish(flush(endpoint, none), "ucp_ep_flush_nbx")
             for request in requests:
                 if request is not None:
@@ -176,16 +217,16 @@ class UcxSide(Side):
         return timed(once)
 
     def player(self, row: Any, memories: list[memory.Memory]) -> Move:
-        near, size = memories[0].address, row.bytes
+        near, size, how = memories[0].address, row.bytes, of_kind(memories[0])
 
         def post() -> None:
             self.finish(
-                self.ucp.ucp_tag_send_nbx(self.endpoint, near, size, 1, self.none), "ucp_tag_send_nbx"
+                self.ucp.ucp_tag_send_nbx(self.endpoint, near, size, 1, how), "ucp_tag_send_nbx"
             )
 
         def hear() -> None:
             self.finish(
-                self.ucp.ucp_tag_recv_nbx(self.worker, near, size, 1, ANY_TAG, self.none),
+                self.ucp.ucp_tag_recv_nbx(self.worker, near, size, 1, ANY_TAG, how),
                 "ucp_tag_recv_nbx",
             )
 

@@ -5,6 +5,7 @@ Nothing is installed: on the other machine the parts become a folder that goes o
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shutil
 import subprocess
@@ -17,18 +18,33 @@ MIB = 1 << 20
 PART = "peers.tar.xz."  # then a number of three digits
 # For CUDA 13. What each has beside the library that is measured, and is left out.
 PACKAGES = {
-    "nixl-cu13==1.5.1": ["nixl_ep_cu13", "nixl_cu13.scripts", "nixl_cu13-*.data",
-                         "nixl_cu13.libs/ucx/libucx_perftest*"],
+    "nixl-cu13==1.5.1": [
+        "nixl_ep_cu13",
+        "nixl_cu13.scripts",
+        "nixl_cu13-*.data",
+        "nixl_cu13.libs/ucx/libucx_perftest*",
+    ],
     "mooncake-transfer-engine-cuda13==0.3.14": [
-        "mooncake/libmooncake_*", "mooncake/pg_*", "mooncake/_ep.*", "mooncake/*store*",
-        "mooncake/mooncake_*", "mooncake/transfer_engine_bench", "mooncake/transfer_engine_topo*",
+        "mooncake/libmooncake_*",
+        "mooncake/pg_*",
+        "mooncake/_ep.*",
+        "mooncake/*store*",
+        "mooncake/mooncake_*",
+        "mooncake/transfer_engine_bench",
+        "mooncake/transfer_engine_topo*",
         "mooncake/libetcd_wrapper.so",
     ],
     "libucx-cu13==1.22.0": [
-        "libucx/bin", "libucx/share", "libucx/include", "libucx/lib/*.a", "libucx/lib/ucx/*.a",
-        "libucx/lib/ucx/libucx_perftest*", "libucx/lib/cmake", "libucx/lib/pkgconfig",
+        "libucx/bin",
+        "libucx/share",
+        "libucx/include",
+        "libucx/lib/*.a",
+        "libucx/lib/ucx/*.a",
+        "libucx/lib/ucx/libucx_perftest*",
+        "libucx/lib/cmake",
+        "libucx/lib/pkgconfig",
     ],
-    "nvidia-cuda-runtime>=13,<14": ["nvidia/cu13/include", "nvidia/cu13/lib/*.a"],
+    "nvidia-cuda-runtime==13.0.*": ["nvidia/cu13/include", "nvidia/cu13/lib/*.a"],
     "numpy>=2,<3": ["numpy/*/tests", "numpy/tests", "numpy/_core/lib", "numpy/_core/include"],
 }
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 26, 27, 28, 34)]
@@ -39,24 +55,38 @@ def fetch(folder: pathlib.Path, python: str, part_mib: int) -> list[pathlib.Path
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         downloads, site = pathlib.Path(name) / "wheels", pathlib.Path(name) / "site"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest",
-                   str(downloads), "--only-binary=:all:", "--python-version", python]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(downloads),
+            "--only-binary=:all:",
+            "--python-version",
+            python,
+        ]
         for platform in PLATFORMS:
             command += ["--platform", platform]
-        pip = subprocess.run([*command, *PACKAGES], capture_output=True, text=True, timeout=900)
+        pip = subprocess.run(
+            [*command, *PACKAGES], capture_output=True, text=True, timeout=900, check=False
+        )
         if pip.returncode != 0:
             raise RuntimeError(f"pip download: {pip.stderr[-600:]}")
         for wheel in downloads.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
-        for unwanted in sum(PACKAGES.values(), []):
+        for unwanted in itertools.chain(*PACKAGES.values()):
             for path in site.glob(unwanted):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         drop_copies(site)
         strip(site)
         whole = pathlib.Path(name) / "peers.tar.xz"
-        subprocess.run(["tar", "-C", str(site), "-I", "xz -1", "-cf", str(whole), "."], check=True,
-                       timeout=900)
+        subprocess.run(
+            ["tar", "-C", str(site), "-I", "xz -1", "-cf", str(whole), "."], check=True, timeout=900
+        )
         return split(whole, folder, part_mib * MIB)
 
 
@@ -72,7 +102,12 @@ def strip(site: pathlib.Path) -> None:
     """Of symbols that the loader does not need. A file that strip does not take stays as it is."""
     for path in site.rglob("*.so*"):
         if path.is_file() and not path.is_symlink():
-            subprocess.run(["strip", "--strip-unneeded", str(path)], capture_output=True, timeout=60)
+            subprocess.run(
+                ["strip", "--strip-unneeded", str(path)],
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
 
 
 def split(whole: pathlib.Path, folder: pathlib.Path, most: int) -> list[pathlib.Path]:
