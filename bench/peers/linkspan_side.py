@@ -13,8 +13,6 @@ import memory
 
 
 class LinkspanSide(Side):
-    how = "Peer.write or read with after=None, Transfer.wait"
-
     def __init__(self, role: str) -> None:
         super().__init__(role)
         self.engine = linkspan.Engine(role)
@@ -51,6 +49,7 @@ class LinkspanSide(Side):
 
     def mover(self, row: Any, memories: list[memory.Memory]) -> Move:
         assert self.peer is not None
+        self.how = f"Peer.{row.op} with after=None, Transfer.wait"
         call = self.peer.write if row.op == "write" else self.peer.read
         regions, remotes = self.regions, self.remotes
         if not row.pages:
@@ -88,6 +87,7 @@ class LinkspanSide(Side):
     def player(self, row: Any, memories: list[memory.Memory]) -> Move:
         """Neither side waits for its own transfer: it asks for notifications alone."""
         assert self.peer is not None
+        self.how = "Peer.write with a notification, Engine.notifications polled"
         shape = [(0, 0, row.bytes)]
 
         def post() -> None:

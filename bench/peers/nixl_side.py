@@ -18,7 +18,6 @@ import memory
 
 class NixlSide(Side):
     needs_progress = True
-    how = "make_prepped_xfer where there are pages, transfer, check_xfer_state; no progress thread"
 
     def __init__(self, role: str) -> None:
         super().__init__(role)
@@ -87,6 +86,7 @@ class NixlSide(Side):
     def mover(self, row: Any, memories: list[memory.Memory]) -> Move:
         near, far = self.sides(row, memories)
         agent, op = self.agent, row.op.upper()
+        self.how = "transfer of a request made before, check_xfer_state; no progress thread"
         if not row.pages:
             self.handles = [self.request(op, near, [i], far, [i]) for i in range(row.in_flight)]
             handles = self.handles
@@ -102,6 +102,7 @@ class NixlSide(Side):
             return timed(again)
         base = numpy.arange(row.regions)[:, None] * row.region_pages
         two = row.indices()
+        self.how = "make_prepped_xfer, transfer, check_xfer_state; no progress thread"
         mine = (numpy.array([each[0] for each in two]) + base).ravel().astype(numpy.int32)
         theirs = (numpy.array([each[1] for each in two]) + base).ravel().astype(numpy.int32)
 
@@ -125,6 +126,7 @@ class NixlSide(Side):
     def player(self, row: Any, memories: list[memory.Memory]) -> Move:
         near, far = self.sides(row, memories)
         handle = self.request("WRITE", near, [0], far, [0], b"!")
+        self.how = "transfer with a notification, check_xfer_state, get_new_notifs polled"
         self.handles = [handle]
 
         def post() -> None:
@@ -145,12 +147,18 @@ class NixlSide(Side):
     def progress(self) -> None:
         self.agent.get_new_notifs()
 
-    def release(self) -> None:
+    def drop(self) -> None:
         for handle in self.handles:
             self.agent.release_xfer_handle(handle)
         for handle in self.lists:
             self.agent.release_dlist_handle(handle)
         self.handles, self.lists, self.heard = [], [], []
+        # The next row's memory may be at the same address: nothing of this row's may be left.
+        if self.peer:
+            self.agent.remove_remote_agent(self.peer)
+        self.peer = ""
+
+    def release(self) -> None:
         if self.registered is not None:
             self.agent.deregister_memory(self.registered, backends=["UCX"])
         self.registered = None

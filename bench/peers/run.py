@@ -45,6 +45,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, site: pathlib.Path | None, gpu_count: int) -> None:
         self.args, self.site, self.gpu_count = args, site, gpu_count
         self.pairs: dict[str, Pair] = {}
+        self.unstarted: dict[tuple[str, str], Absent] = {}  # by library and environment
         self.rows: list[dict[str, Any]] = []
         self.absent: list[dict[str, str]] = []
 
@@ -59,7 +60,13 @@ class Bench:
         if side in self.pairs and self.pairs[side].environment != more:
             self.pairs.pop(side).end()
         if side not in self.pairs:
-            self.pairs[side] = Pair(side, self.gpu_count, more, self.site)
+            if (known := self.unstarted.get((side, str(more)))) is not None:
+                raise known
+            try:
+                self.pairs[side] = Pair(side, self.gpu_count, more, self.site)
+            except Absent as error:
+                self.unstarted[side, str(more)] = error
+                raise
         return self.pairs[side]
 
     def drop(self, side: str) -> None:

@@ -29,7 +29,7 @@ class Side(abc.ABC):
     """What a library has to do for the rows. A row ends with drop() and release()."""
 
     needs_progress = False  # of the target, while the initiator works
-    how = ""  # the calls that are timed
+    how = ""  # the calls that are timed, once mover() or player() has chosen them
 
     def __init__(self, role: str) -> None:
         self.role = role

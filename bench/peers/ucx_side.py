@@ -112,7 +112,6 @@ def of_kind(near: memory.Memory) -> Any:
 
 class UcxSide(Side):
     needs_progress = True
-    how = "ucp_put_nbx or ucp_get_nbx, ucp_ep_flush_nbx; ping-pong: ucp_tag_send_nbx; by ctypes"
 
     def __init__(self, role: str) -> None:
         super().__init__(role)
@@ -198,6 +197,8 @@ class UcxSide(Side):
 
     def mover(self, row: Any, memories: list[memory.Memory]) -> Move:
         call = self.ucp.ucp_put_nbx if row.op == "write" else self.ucp.ucp_get_nbx
+        verb = "put" if row.op == "write" else "get"
+        self.how = f"ucp_{verb}_nbx, ucp_ep_flush_nbx, by ctypes"
         pairs = row.indices() if row.pages else [(range(row.in_flight), range(row.in_flight))]
         pieces = [
             (each.address + a * row.bytes, far + b * row.bytes, key)
@@ -217,6 +218,7 @@ class UcxSide(Side):
         return timed(once)
 
     def player(self, row: Any, memories: list[memory.Memory]) -> Move:
+        self.how = "ucp_tag_send_nbx, ucp_tag_recv_nbx, by ctypes"
         near, size, how = memories[0].address, row.bytes, of_kind(memories[0])
 
         def post() -> None:
