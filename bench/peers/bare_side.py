@@ -109,7 +109,7 @@ class BareSide(Side):
                 remote = ctypes.c_void_p(self.own.address)
             to, from_ = (remote, local) if write else (local, remote)
             return self.timed("bare_copy", to, from_, size, pieces)
-        if near.kind == "page" and row.remote == "page" and not row.pages:
+        if near.kind == row.remote == "page" and not row.pages and pieces == 1:
             self.how = f"process_vm_{'write' if write else 'read'}v, one thread"
             return self.timed("bare_process_vm", self.far_pid, local, remote, size, write)
         raise Failed(f"no bare form of {row.id}")

@@ -35,7 +35,7 @@ class NixlSide(Side):
         self.agent = api.nixl_agent(f"{role}-{os.getpid()}", config)
         self.registered: Any = None
         self.peer, self.far = "", []
-        self.kinds = ("DRAM", "DRAM")
+        self.far_kind = "DRAM"
         self.handles: list[Any] = []
         self.lists: list[Any] = []
         self.heard: list[bytes] = []
