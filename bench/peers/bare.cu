@@ -91,10 +91,9 @@ int bare_copy(void* to, const void* from, std::uint64_t bytes, int pieces, int r
               std::int64_t* times) {
   return timed(runs, times, [&]() -> int {
     for (int i = 0; i < pieces; ++i)
-      if (const auto e =
-              cudaMemcpyAsync(static_cast<char*>(to) + i * bytes,
-                              static_cast<const char*>(from) + i * bytes, bytes,
-                              cudaMemcpyDefault, gpu.stream))
+      if (const auto e = cudaMemcpyAsync(static_cast<char*>(to) + i * bytes,
+                                         static_cast<const char*>(from) + i * bytes, bytes,
+                                         cudaMemcpyDefault, gpu.stream))
         return e;
     return cudaStreamSynchronize(gpu.stream);
   });
