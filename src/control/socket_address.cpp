@@ -57,13 +57,12 @@ const char* parse_tcp(std::string_view rest, SocketAddress& into) {
 }
 
 Status refused_address(const std::string& what) {
-  return {
-      Code::permission_denied, Scope::request,
-      what +
-          ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE, "
-          "EngineOptions::secret_file or secret, or connect with ConnectOptions::secret; without "
-          "one nobody shows who he is, and EngineOptions::security or LINKSPAN_SECURITY=insecure "
-          "says that this is meant"};
+  constexpr auto kRemedy =
+      ", beyond loopback: give both sides a secret by LINKSPAN_SECRET_FILE, "
+      "EngineOptions::secret_file or secret, or connect with ConnectOptions::secret; without one "
+      "nobody shows who he is, and EngineOptions::security or LINKSPAN_SECURITY=insecure says that "
+      "this is meant";
+  return {Code::permission_denied, Scope::request, what + kRemedy};
 }
 
 /// Returns true if a listener at one address is also reached at the other.
