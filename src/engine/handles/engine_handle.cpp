@@ -122,9 +122,10 @@ Result<LookupResult> Engine::lookup(const Descriptor& descriptor, Duration timeo
 Future<Peer> Engine::connect_async(std::string_view address, const ConnectOptions& options) {
   return start_call<Peer>(
       impl_, &AsyncCalls::connects, "connect to " + std::string(address), options.timeout,
-      [impl = impl_, at = std::string(address), options](Duration left) mutable {
-        options.timeout = left;
-        return met(impl, impl->services().manager.connect(at, options));
+      [impl = impl_, at = std::string(address), options](Duration left) {
+        ConnectOptions now = options;
+        now.timeout = left;
+        return met(impl, impl->services().manager.connect(at, now));
       });
 }
 Result<Peer> Engine::accept(Duration timeout) {
