@@ -9,7 +9,7 @@ namespace submission_pairs_test {
 using namespace std::chrono_literals;
 using test::is, test::must, test::take;
 
-constexpr std::uint64_t kBytes = test::ManyPairs::kBytes, kPage = 512;
+constexpr std::uint64_t kPage = 512;
 
 class ManyPairs : public test::ManyPairs {};
 

@@ -10,7 +10,7 @@ namespace submission_prepared_test {
 using namespace std::chrono_literals;
 using test::is, test::must, test::take;
 
-constexpr std::uint64_t kBytes = test::ManyPairs::kBytes, kPage = 512;
+constexpr std::uint64_t kPage = 512;
 
 /// Pairs of regions that are prepared, and what a post of them has to move.
 class PreparedPairs : public test::ManyPairs {
