@@ -23,6 +23,13 @@
 
 namespace linkspan {
 
+/// The size and kind of a region, as its owner describes it to others.
+struct DescribedRegion {
+  std::uint64_t bytes = 0;
+  MemoryKind kind = MemoryKind::host;
+  friend bool operator==(const DescribedRegion&, const DescribedRegion&) = default;
+};
+
 /// Made by Engine::describe(), used by Engine::lookup(). Ends with the Engine that made it.
 struct LINKSPAN_API Descriptor {
   std::string address;        ///< Engine::addresses().

@@ -33,13 +33,6 @@ constexpr std::string_view name_of(MemoryKind kind) noexcept {
                                                        : "unknown";
 }
 
-/// The size and kind of a region, as its owner describes it to others.
-struct DescribedRegion {
-  std::uint64_t bytes = 0;
-  MemoryKind kind = MemoryKind::host;
-  friend bool operator==(const DescribedRegion&, const DescribedRegion&) = default;
-};
-
 /// A set of MemoryKind.
 class MemoryKinds {
  public:

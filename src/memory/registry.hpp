@@ -141,7 +141,7 @@ class Registry {
   /// What a name stands for: the version of a set, or 0 for one region, and its regions in order.
   struct Description {
     std::uint64_t version = 0;
-    std::vector<DescribedRegion> regions;
+    std::vector<std::shared_ptr<const Registration>> regions;
   };
   /// Returns what the name stands for now. not_found: nothing.
   Result<Description> describe(std::string_view name) const;

@@ -80,10 +80,8 @@ Result<Registry::Description> Registry::describe(std::string_view name) const {
   const auto found = names_.find(name);
   if (found == names_.end()) return unpublished(name);
   Description all{.version = found->second.single ? 0 : found->second.version, .regions = {}};
-  for (const std::uint64_t serial : found->second.serials) {
-    const Region::Facts& facts = entries_.at(serial).registration->region().facts();
-    all.regions.push_back({facts.bytes, facts.kind});
-  }
+  for (const std::uint64_t serial : found->second.serials)
+    all.regions.push_back(entries_.at(serial).registration);
   return all;
 }
 

@@ -39,11 +39,16 @@ Result<Descriptor> RegionDirectory::describe(std::string_view name, std::string 
   if (address.empty())
     return Status(Code::invalid_argument, Scope::request,
                   "no process can connect to the Engine of " + quoted(name) + ": listen() first");
-  return Descriptor{.address = std::move(address),
-                    .engine = std::move(engine),
-                    .name = std::string(name),
-                    .version = published->version,
-                    .regions = std::move(published->regions)};
+  Descriptor described{.address = std::move(address),
+                       .engine = std::move(engine),
+                       .name = std::string(name),
+                       .version = published->version,
+                       .regions = {}};
+  for (const auto& each : published->regions) {
+    const memory::Region::Facts& facts = each->region().facts();
+    described.regions.push_back({facts.bytes, facts.kind});
+  }
+  return described;
 }
 
 void RegionDirectory::on_request(control::Session& session, std::uint64_t request,
