@@ -20,8 +20,8 @@ const AnyFuture& any_of(const PyFuture& self) {
 Status status_of(const PyFuture::Any& future, Duration slice) {
   return std::visit(
       [&](const auto& its) -> Status {
-        const auto outcome = its.wait(slice);
-        if constexpr (std::is_same_v<decltype(outcome), const Status>)
+        auto outcome = its.wait(slice);
+        if constexpr (std::is_same_v<decltype(outcome), Status>)
           return outcome;
         else
           return outcome.status();
@@ -33,8 +33,8 @@ Status status_of(const PyFuture::Any& future, Duration slice) {
 nb::object value_of(const PyFuture& self) {
   return std::visit(
       [&](const auto& its) -> nb::object {
-        const auto outcome = its.wait(Duration::zero());
-        if constexpr (std::is_same_v<decltype(outcome), const Status>)
+        auto outcome = its.wait(Duration::zero());
+        if constexpr (std::is_same_v<decltype(outcome), Status>)
           return nb::none();
         else
           return nb::cast(*outcome);

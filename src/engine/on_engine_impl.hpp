@@ -41,7 +41,7 @@ auto on(const std::shared_ptr<EngineImpl>& impl, Act act) -> decltype(act(*impl)
 /// refuses is the result of a Future that is done.
 template <class T, class Act>
 Future<T> start_call(const std::shared_ptr<EngineImpl>& impl, CallQueue AsyncCalls::*kind,
-                     std::string target, Duration timeout, Act act) {
+                     const std::string& target, Duration timeout, Act act) {
   auto run = [act = std::move(act)](FutureState& state, Duration left) {
     auto outcome = act(left);
     if constexpr (std::is_void_v<T>) {
@@ -56,7 +56,7 @@ Future<T> start_call(const std::shared_ptr<EngineImpl>& impl, CallQueue AsyncCal
     }
   };
   auto begun = on(impl, [&](EngineImpl& its) -> Result<std::shared_ptr<FutureState>> {
-    return (its.calls().*kind).start(std::move(target), timeout, std::move(run));
+    return (its.calls().*kind).start(target, timeout, std::move(run));
   });
   if (begun.ok()) return HandleAccess::future<T>(*std::move(begun));
   auto refused = std::make_shared<FutureState>();  // the Future's

@@ -267,7 +267,7 @@ int linkspan_engine_lookup_descriptor(linkspan_engine* engine, const void* descr
         regions->is = std::move(found->regions);
         return std::move(found->peer);
       });
-  if (code == LINKSPAN_OK) *set = regions.release();
+  if (code == LINKSPAN_OK && set != nullptr) *set = regions.release();
   return code;
 }
 

@@ -74,8 +74,8 @@ int linkspan_future_wait(const linkspan_future* future, int64_t timeout) {
   return c::run({{future, "future"}}, {"timeout", timeout}, [&](Duration limit) {
     return std::visit(
         [&](const auto& is) -> Status {
-          const auto outcome = is.wait(limit);
-          if constexpr (std::is_same_v<decltype(outcome), const Status>)
+          auto outcome = is.wait(limit);
+          if constexpr (std::is_same_v<decltype(outcome), Status>)
             return outcome;
           else
             return outcome.status();

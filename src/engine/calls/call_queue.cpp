@@ -15,8 +15,9 @@ Status CallQueue::Call::timed_out() const {
               "again, with a longer one"};
 }
 
-std::shared_ptr<FutureState> CallQueue::start(std::string target, Duration timeout, Act act) {
-  const auto state = std::make_shared<FutureState>();  // shared with the Futures
+std::shared_ptr<FutureState> CallQueue::start(const std::string& target, Duration timeout,
+                                              Act act) {
+  auto state = std::make_shared<FutureState>();  // shared with the Futures
   const base::Deadline deadline = base::Deadline::in(timeout);
   std::uint64_t id = 0;
   std::shared_ptr<Strand> strand;

@@ -35,7 +35,7 @@ class CallQueue {
 
   /// Queues a call. `target` names in errors what is called, and which calls must not run at the
   /// same time. The FutureState may be done at once, with an error.
-  std::shared_ptr<FutureState> start(std::string target, Duration timeout, Act act)
+  std::shared_ptr<FutureState> start(const std::string& target, Duration timeout, Act act)
       LINKSPAN_EXCLUDES(mutex_);
   /// Ends the calls that no thread has begun by their deadline. Returns when to call it again.
   transport::PollHint expire(base::Time now) LINKSPAN_EXCLUDES(mutex_);
