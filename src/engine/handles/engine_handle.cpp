@@ -120,13 +120,13 @@ Result<LookupResult> Engine::lookup(const Descriptor& descriptor, Duration timeo
   return LookupResult{.peer = *peer, .regions = {.version = 0, .regions = {*std::move(region)}}};
 }
 Future<Peer> Engine::connect_async(std::string_view address, const ConnectOptions& options) {
-  return start_call<Peer>(
-      impl_, &AsyncCalls::connects, "connect to " + std::string(address), options.timeout,
-      [impl = impl_, at = std::string(address), options](Duration left) {
-        ConnectOptions now = options;
-        now.timeout = left;
-        return met(impl, impl->services().manager.connect(at, now));
-      });
+  return start_call<Peer>(impl_, &AsyncCalls::connects, "connect to " + std::string(address),
+                          options.timeout,
+                          [impl = impl_, at = std::string(address), options](Duration left) {
+                            ConnectOptions now = options;
+                            now.timeout = left;
+                            return met(impl, impl->services().manager.connect(at, now));
+                          });
 }
 Result<Peer> Engine::accept(Duration timeout) {
   return on(impl_, [&](auto& impl) { return met(impl_, impl.services().manager.accept(timeout)); });
