@@ -31,7 +31,14 @@ def answers(failed: Callable[[], Any] | None = None) -> Callable:
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return method(*args, **kwargs)
-            except (Failure, linkspan.Error, ValueError, OverflowError, OSError) as error:
+            except (
+                Failure,
+                linkspan.Error,
+                ValueError,
+                OSError,
+                ArithmeticError,
+                MemoryError,
+            ) as error:
                 log.error("[%s] %s", method.__name__, error)
                 if failed is not None:
                     return failed()

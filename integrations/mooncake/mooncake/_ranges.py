@@ -20,7 +20,6 @@ INDEX = "mooncake"
 _HEADER = (0x65726B6C6D697373, 1, 0)  # what it is, its version, unused
 _ROW_BYTES = 24
 _MOST_INDEX_BYTES = 1 << 26  # of a peer's: 2.8 million ranges
-_READS = 8  # of an index that changes meanwhile
 _LOOKUP_S = 5.0
 _UNREGISTER_S = 10.0
 _GRACE_S = 1.0  # from the deadline of a call until a wait for it gives up
@@ -177,7 +176,7 @@ class Registrations:
 
     def _end(self, ending: list[linkspan.Region]) -> None:
         """Waits until nothing touches the memory of these regions any more."""
-        until, busy = time.monotonic() + _UNREGISTER_S, None
+        until, ended, busy = time.monotonic() + _UNREGISTER_S, set(), None
         for some in (ending[at : at + _ENDING] for at in range(0, len(ending), _ENDING)):
             left = max(0.0, until - time.monotonic())
             futures = [self._engine.invalidate_async(region, left) for region in some]
@@ -186,15 +185,16 @@ class Registrations:
                     future.wait(_UNREGISTER_S + _GRACE_S)
                 except linkspan.InvalidArgumentError:
                     pass  # another thread has ended it
-                except (linkspan.BusyError, TimeoutError) as error:
+                except (linkspan.BusyError, linkspan.NoResourceError, TimeoutError) as error:
                     busy = Failure(
                         f"the range at {region.address:#x} is still in use ({error}): keep its"
                         " memory and call unregister_memory() again",
                         BUSY,
                     )
                     continue
-                with self._lock:
-                    self._ending = [other for other in self._ending if other is not region]
+                ended.add(id(region))
+        with self._lock:
+            self._ending = [region for region in self._ending if id(region) not in ended]
         if busy is not None:
             raise busy
 
@@ -228,13 +228,14 @@ class RemoteRanges:
     def refresh(self, used: Ranges | None = None) -> bool:
         """Reads the peer's index if it has changed. Returns whether `ranges` are now others than
         the `used` ones."""
+        until = time.monotonic() + _LOOKUP_S
         with self._lock:
-            for _ in range(_READS):
+            while (left := until - time.monotonic()) > 0:
                 try:
-                    found = self.peer.lookup_set(INDEX, _LOOKUP_S)
+                    found = self.peer.lookup_set(INDEX, left)
                     if found.version == self._version:
                         return self.ranges is not used
-                    self.ranges = Ranges(self._read(found.regions[0]))
+                    self.ranges = Ranges(self._read(found.regions[0], left))
                 except (linkspan.UnreachableError, linkspan.CanceledError):
                     continue  # replaced while it was read
                 except linkspan.NotFoundError as error:
@@ -246,7 +247,7 @@ class RemoteRanges:
                 known = set(self.ranges.numbers.tolist())
                 self._imported = {n: r for n, r in self._imported.items() if n in known}
                 return True
-        raise Failure(f"the ranges of {self.peer!r} changed {_READS} times while read: call again")
+        raise Failure(f"the index of {self.peer!r} was not read in {_LOOKUP_S} s: call again")
 
     def regions(self, numbers: list[int]) -> list[linkspan.RemoteRegion]:
         with self._lock:
@@ -256,13 +257,13 @@ class RemoteRanges:
                 self._imported.update(zip(missing, found))
             return [self._imported[number] for number in numbers]
 
-    def _read(self, index: linkspan.RemoteRegion) -> np.ndarray:
+    def _read(self, index: linkspan.RemoteRegion, limit: float) -> np.ndarray:
         if index.bytes % _ROW_BYTES or not 0 < index.bytes <= _MOST_INDEX_BYTES:
             raise Failure(f"{self.peer!r} has an index of {index.bytes} bytes, which is none")
         rows = np.empty((index.bytes // _ROW_BYTES, 3), np.uint64)
         region = self._engine.register_memory(rows)
         try:
-            self.peer.read(region, index, deadline=_LOOKUP_S).wait(2 * _LOOKUP_S)
+            self.peer.read(region, index, deadline=limit).wait(limit + _GRACE_S)
         finally:
             self._engine.deregister_async(region)
         if tuple(rows[0].tolist()) != _HEADER:
