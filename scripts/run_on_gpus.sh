@@ -72,7 +72,8 @@ python_steps() {
   local -x PYTHONPATH=$site:$pack/pytest
   step python_tests 300 python3 "$pack/check_skips.py" --allowed "$pack/allowed_skips.txt" --mode gpu \
     --xml "$out/python_tests.xml" --pytest --run python3 -m pytest -q -p no:cacheprovider \
-    -o 'python_files=*_test.py test_*.py' "$pack/tests/python" "$site/linkspan/tests"
+    -o 'python_files=*_test.py test_*.py' "$pack/tests/python" "$site/linkspan/tests" \
+    "$pack/integrations/mooncake/tests"
   step seed_001 300 "$pack/tests/seed_commands.sh" gpu --shim "$pack/libdriver_shim.so" \
     --python "$PYTHONPATH" --only 001
   step python_bench 120 python3 "$pack/bench/python_overhead.py" --json "$out/python.json"

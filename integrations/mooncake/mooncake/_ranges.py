@@ -120,8 +120,7 @@ class Registrations:
                 regions.append(self._engine.register_memory(pair))
             self._add(regions)
         except BaseException:
-            for region in regions:
-                self._engine.deregister_async(region)  # no peer knows it
+            self._end(regions)
             raise
 
     def allocate(self, size: int) -> int:
@@ -130,7 +129,7 @@ class Registrations:
         try:
             self._add([region])
         except BaseException:
-            self._engine.deregister_async(region)
+            self._end([region])
             raise
         return region.address
 

@@ -103,16 +103,17 @@ class Transfers:
                 remote.peer.notify(notification)
             return Started(remote, remote.ranges, None, 0.0)
         limit = self._timeout + float(sizes.sum()) / _BYTES_A_SECOND
+        options = {"deadline": limit, "notification": notification, "after": None}  # no stream
         submit = remote.peer.write if writes else remote.peer.read
         used = remote.ranges
         try:
             used, parts = self._parts(session, remote, here, there, sizes)
-            transfer = submit(parts, deadline=limit, notification=notification)
+            transfer = submit(parts, **options)
         except (linkspan.UnreachableError, linkspan.NotFoundError):
             if not remote.refresh(used):  # else the peer has registered its memory anew
                 raise
             used, parts = self._parts(session, remote, here, there, sizes)
-            transfer = submit(parts, deadline=limit, notification=notification)
+            transfer = submit(parts, **options)
         return Started(remote, used, transfer, limit)
 
     def local_region(self, address: int, size: int) -> linkspan.Region:
