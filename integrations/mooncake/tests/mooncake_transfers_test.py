@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import linkspan
 import numpy as np
@@ -23,6 +24,7 @@ from engines import (  # noqa: F401
 )
 
 from mooncake import _transfers
+from mooncake._ranges import Ranges
 from mooncake.engine import Read, TransferEngine, TransferNotify, Write
 
 
@@ -112,8 +114,8 @@ def until_done(engine: TransferEngine, batch_id: int) -> int:
     raise AssertionError(f"not done in {ANSWER_S} s")
 
 
-class Overdue:
-    """A transfer that ends by its deadline, or does not even end then."""
+class Failed:
+    """A transfer whose wait() raises."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -122,7 +124,7 @@ class Overdue:
         return True
 
     def wait(self, timeout: float) -> None:
-        assert timeout == 12  # its own deadline and a while
+        assert timeout >= 12  # its own deadline and a while
         raise self._error
 
 
@@ -132,12 +134,34 @@ def test_a_transfer_that_times_out(caplog: pytest.LogCaptureFixture) -> None:
         (linkspan.TimedOutError("the deadline passed"), -2, "the deadline passed"),
         (TimeoutError("pending"), -1, "5.0 s after its deadline (pending): keep its memory"),
     ):
-        engine._batches[7] = _transfers.Started(None, None, Overdue(error), 7)
+        engine._batches[7] = _transfers.Started(None, None, Failed(error), 7)
         assert engine.transfer_check_status(7) == code
         refused(caplog, text)
-        engine._batches[7] = _transfers.Started(None, None, Overdue(error), 7)
+        engine._batches[7] = _transfers.Started(None, None, Failed(error), 7)
         assert engine.get_batch_transfer_status([7]) == -1
         refused(caplog, "batch 7", text)
+
+
+def test_a_range_that_was_stale_when_the_transfer_ran(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, other = opened(), opened()
+    here, there = registered(engine, 9, 22), registered(other, 9)
+    blocks = session_of(other), here.address, there.address, 9
+    real, old = engine._transfers.start, Ranges(np.empty((0, 3), np.uint64))
+    gone = Failed(linkspan.UnreachableError("the peer has deregistered the region"))
+    for used, code in ((old, 0), (None, -1)):  # None: the ranges are as they were
+        outcomes = [gone]
+
+        def start(*arguments: Any) -> _transfers.Started:
+            started = real(*arguments)
+            stale = started._replace(ranges=started.ranges if used is None else used, transfer=gone)
+            return stale if outcomes and outcomes.pop() else started
+
+        monkeypatch.setattr(engine._transfers, "start", start)
+        assert engine.transfer_sync_write(*blocks) == code
+    refused(caplog, "the peer has deregistered the region")
+    assert there.read() == here.read()
 
 
 def test_notifies_come_after_the_bytes(
