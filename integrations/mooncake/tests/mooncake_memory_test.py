@@ -48,6 +48,7 @@ def test_ranges_that_are_registered_anew(start: Callable[..., Child]) -> None:
         assert child.ask("unregister_memory", address) == 0
     assert (child.read(there) == here.data).all()
     assert engine.transfer_sync_write(child.session, here.address, there, 1) == -3
+    assert not engine._sessions.get(child.session)._imported  # what has ended is not kept
     address = here.address
     assert engine.unregister_memory(address) == 0
     assert engine.register_memory(address + 1, 299) == 0
