@@ -104,7 +104,7 @@ run_all() {
     absent demo "linkspan was not packed"
   fi
   suite driver_facts linkspan_driver_facts 120 env "LINKSPAN_FACTS_OUT=$out/driver_facts.json"
-  suite unit linkspan_unit 90
+  suite unit linkspan_unit 150
   suite conformance linkspan_conformance 420
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
