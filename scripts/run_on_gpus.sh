@@ -107,7 +107,7 @@ run_all() {
   suite unit linkspan_unit 150
   suite conformance linkspan_conformance 420
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
-    "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf.*'
+    "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf*'
   suite one_gpu linkspan_conformance 300 env CUDA_VISIBLE_DEVICES=0
   # Over the shim, which keeps account; what fails at each call of the driver is a step of its own.
   suite faults linkspan_faults 400 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" "LINKSPAN_KILL_ROUNDS=${LINKSPAN_KILL_ROUNDS:-200}" "LINKSPAN_FAULTS_OUT=$out/faults.json"

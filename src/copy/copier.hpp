@@ -31,6 +31,11 @@ struct Piece {
   std::uint64_t to = 0, from = 0, bytes = 0;
 };
 
+/// Where the pages of a pair of regions are counted from.
+struct PageBases {
+  std::uint64_t to = 0, from = 0;
+};
+
 /// Copies of one size at indices: page i goes from `from` + from_index[i] * page_bytes to `to` +
 /// to_index[i] * page_bytes.
 struct PageList {
@@ -43,6 +48,8 @@ struct PageList {
   /// copied, and the order ends as invalid_argument.
   std::uint32_t to_last = ~std::uint32_t{0}, from_last = ~std::uint32_t{0};
   std::uint64_t first = 0;  ///< Number of the first page in that error.
+  /// Further pairs of regions whose pages have the same indices. Read during start() only.
+  std::span<const PageBases> more{};
 };
 
 enum class Method : std::uint8_t {

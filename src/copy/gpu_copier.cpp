@@ -94,12 +94,14 @@ Result<Ticket> GpuCopier::start(const Order& order) {
                         std::to_string(kernel ? kListBytes : copy_bytes(order.link)) + " bytes");
   }
   if (!pages.to_index.empty()) {
+    const std::uint64_t pairs = 1 + pages.more.size();
     if (pages.to_index.size() > kPages || pages.from_index.size() != pages.to_index.size() ||
-        pages.page_bytes > kPagedBytes / pages.to_index.size())
+        pairs > kPairs || pages.page_bytes > kPagedBytes / (pairs * pages.to_index.size()))
       return Status(Code::invalid_argument, Scope::request,
-                    "one order of pages takes " + std::to_string(kPages) + " of them and " +
+                    "one order of pages takes " + std::to_string(kPages) + " of them, " +
+                        std::to_string(kPairs) + " pairs of regions and " +
                         std::to_string(kPagedBytes) + " bytes");
-    cut = bytes = pages.page_bytes * pages.to_index.size();
+    cut = bytes = pages.page_bytes * pages.to_index.size() * pairs;
   }
 
   CopyQueue* const chosen = choose_queue(order);

@@ -43,6 +43,8 @@ class GpuCopier final : public Copier {
   /// Maximum number of pages of an order. The list has two indices for each page.
   static constexpr unsigned kPages = kListEntries * sizeof(Piece) / (2 * sizeof(std::uint32_t));
   static constexpr std::uint64_t kPagedBytes = std::uint64_t{1} << 40;
+  /// Maximum number of pairs of regions of an order: what fits a kernel's parameters of 4 KiB.
+  static constexpr unsigned kPairs = 240;
   static constexpr unsigned kKernelArgsPerQueue = 4;
   /// Maximum number of user streams that may delay copies at once. Copies ordered after any further
   /// stream get no_resource.

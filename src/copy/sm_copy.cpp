@@ -1,5 +1,6 @@
 // GpuCopier's copies by one kernel on the SMs (kernels/copy_blocks.cu).
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -28,6 +29,14 @@ struct PagesParameter {
   std::uint32_t to_last, from_last, count, parts;
 };
 static_assert(sizeof(PagesParameter) == 64);
+
+/// Is what the kernel reads as LinkspanPagesOfPairs.
+struct PairsParameter {
+  PagesParameter pages;
+  std::uint32_t pairs, unused;
+  std::array<PageBases, GpuCopier::kPairs> at;
+};
+static_assert(sizeof(PairsParameter) + 3 * sizeof(std::uint64_t) <= 4096);
 
 /// Is what the kernel writes for a page outside its memory, or for one of several such pages.
 struct RefusedPage {
@@ -102,7 +111,8 @@ GpuCopier::SubmitResult GpuCopier::queue_kernel(const cuda::DeviceScope& scope,
 Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& queue,
                                const KernelArgs& args, const PageList& pages,
                                unsigned most_ctas) const {
-  const std::uint64_t count = pages.to_index.size(), bytes = count * pages.page_bytes;
+  const std::uint64_t each = pages.to_index.size(), count = each * (1 + pages.more.size());
+  const std::uint64_t bytes = count * pages.page_bytes;
   const std::uint64_t part =
       entry_bytes(count, bytes, std::uint64_t{most_ctas} * kWarps, ~std::uint64_t{0});
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
@@ -123,15 +133,23 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
                            .from_index = from_list,
                            .to_last = pages.to_last,
                            .from_last = pages.from_last,
-                           .count = static_cast<std::uint32_t>(count),
+                           .count = static_cast<std::uint32_t>(each),
                            .parts = static_cast<std::uint32_t>(parts)};
   const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, most_ctas);
   cuda::CUdeviceptr abort = args.abort_flag,
                     aborted = memory_.device_address(&args.memory->aborted),
                     refused = memory_.device_address(&args.memory->refused);
-  void* parameters[] = {&parameter, &abort, &aborted, &refused};
-  return queue.stream.launch(scope, device_.copy_pages(), static_cast<unsigned>(ctas), kThreads,
-                             parameters);
+  const auto launch = [&](cuda::CUfunction kernel, void* first) {
+    void* parameters[] = {first, &abort, &aborted, &refused};
+    return queue.stream.launch(scope, kernel, static_cast<unsigned>(ctas), kThreads, parameters);
+  };
+  if (pages.more.empty()) return launch(device_.copy_pages(), &parameter);
+  PairsParameter of_pairs;  // of `at` only what the kernel reads is set
+  of_pairs.pages = parameter;
+  of_pairs.pairs = static_cast<std::uint32_t>(1 + pages.more.size());
+  of_pairs.at[0] = {.to = pages.to, .from = pages.from};
+  std::ranges::copy(pages.more, of_pairs.at.begin() + 1);
+  return launch(device_.copy_pages_of_pairs(), &of_pairs);
 }
 
 void GpuCopier::request_abort(KernelArgs& args) {

@@ -31,10 +31,12 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
   CUresult r = driver.cuModuleLoadData(&module, text.c_str());
   if (r != CUDA_SUCCESS) return to_status(driver, r, "cuModuleLoadData");
   Kernels kernels(scope, module);
-  for (auto [function, name] : {std::pair(&kernels.copy_blocks_, "linkspan_copy_blocks"),
-                                std::pair(&kernels.copy_pages_, "linkspan_copy_pages"),
-                                std::pair(&kernels.resident_, "linkspan_resident"),
-                                std::pair(&kernels.unpack_, "linkspan_unpack")})
+  for (auto [function, name] :
+       {std::pair(&kernels.copy_blocks_, "linkspan_copy_blocks"),
+        std::pair(&kernels.copy_pages_, "linkspan_copy_pages"),
+        std::pair(&kernels.copy_pages_of_pairs_, "linkspan_copy_pages_of_pairs"),
+        std::pair(&kernels.resident_, "linkspan_resident"),
+        std::pair(&kernels.unpack_, "linkspan_unpack")})
     if (Status status = kernels.touch(*function, name); !status.ok()) return status;
   return kernels;
 }

@@ -45,6 +45,7 @@ class Kernels {
         module_(std::exchange(other.module_, nullptr)),
         copy_blocks_(other.copy_blocks_),
         copy_pages_(other.copy_pages_),
+        copy_pages_of_pairs_(other.copy_pages_of_pairs_),
         resident_(other.resident_),
         unpack_(other.unpack_) {}
   Kernels(const Kernels&) = delete;
@@ -54,6 +55,7 @@ class Kernels {
 
   CUfunction copy_blocks() const noexcept { return copy_blocks_; }
   CUfunction copy_pages() const noexcept { return copy_pages_; }
+  CUfunction copy_pages_of_pairs() const noexcept { return copy_pages_of_pairs_; }
   CUfunction resident() const noexcept { return resident_; }
   CUfunction unpack() const noexcept { return unpack_; }
 
@@ -65,7 +67,8 @@ class Kernels {
   const Driver* driver_;
   CUcontext context_;
   CUmodule module_;  // null only after a move
-  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr, resident_ = nullptr, unpack_ = nullptr;
+  CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr, copy_pages_of_pairs_ = nullptr;
+  CUfunction resident_ = nullptr, unpack_ = nullptr;
 };
 
 }  // namespace linkspan::cuda

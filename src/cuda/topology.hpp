@@ -53,6 +53,9 @@ class Device {
   /// Return the functions of src/copy/kernels; null when kernels() is not OK.
   CUfunction copy_blocks() const noexcept { return kernels_ ? kernels_->copy_blocks() : nullptr; }
   CUfunction copy_pages() const noexcept { return kernels_ ? kernels_->copy_pages() : nullptr; }
+  CUfunction copy_pages_of_pairs() const noexcept {
+    return kernels_ ? kernels_->copy_pages_of_pairs() : nullptr;
+  }
   CUfunction resident() const noexcept { return kernels_ ? kernels_->resident() : nullptr; }
   CUfunction unpack() const noexcept { return kernels_ ? kernels_->unpack() : nullptr; }
   const Status& kernels() const noexcept { return kernels_status_; }

@@ -72,8 +72,9 @@ TEST_F(Ptx, NothingIsLoadedNonCoherently) {
 }
 
 TEST_F(Ptx, TheAbortWordIsLoadedRelaxedAtSystemScope) {
-  for (const auto& [kernel, abort] :
-       {std::pair<std::string, int>{"linkspan_copy_blocks", 2}, {"linkspan_copy_pages", 1}}) {
+  for (const auto& [kernel, abort] : {std::pair<std::string, int>{"linkspan_copy_blocks", 2},
+                                      {"linkspan_copy_pages", 1},
+                                      {"linkspan_copy_pages_of_pairs", 1}}) {
     ASSERT_TRUE(kernels.contains(kernel));
     const Lines& lines = kernels.at(kernel);
     const std::set<std::string> pointers = registers_of(kernel, abort);
@@ -90,7 +91,8 @@ TEST_F(Ptx, TheAbortWordIsLoadedRelaxedAtSystemScope) {
 }
 
 TEST_F(Ptx, TheCopyKernelFencesNothing) {
-  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages", "linkspan_unpack"}) {
+  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages",
+                             "linkspan_copy_pages_of_pairs", "linkspan_unpack"}) {
     ASSERT_TRUE(kernels.contains(kernel));
     EXPECT_EQ(with(kernels.at(kernel), "fence"), Lines{});
     EXPECT_EQ(with(kernels.at(kernel), "membar"), Lines{});
@@ -106,7 +108,8 @@ TEST_F(Ptx, TheResidentKernelFencesOnceBeforeAndOnceBehindACommand) {
 }
 
 TEST_F(Ptx, CongruentPiecesMove16BytesALane) {
-  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages", "linkspan_resident"}) {
+  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages",
+                             "linkspan_copy_pages_of_pairs", "linkspan_resident"}) {
     ASSERT_TRUE(kernels.contains(kernel));
     const Lines& lines = kernels.at(kernel);
     EXPECT_GE(with(lines, "ld.v4.u32").size(), 8u) << kernel;  // 8 in flight

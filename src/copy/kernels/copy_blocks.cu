@@ -38,7 +38,38 @@ struct LinkspanPages {
   unsigned to_last, from_last, count, parts;
 };
 
+/// The same pages of several pairs of regions: `to` and `from` of each are in `at`, and those in
+/// `pages` are not read. pairs * count * parts is below 2^32. A parameter by value, because all
+/// warps read it and constant memory is cached.
+struct LinkspanPagesOfPairs {
+  LinkspanPages pages;
+  unsigned pairs, unused;
+  struct {
+    unsigned long long to, from;
+  } at[240];
+};
+
 namespace {
+
+struct OnePair {
+  const LinkspanPages& pages;
+  __device__ static constexpr unsigned count() { return 1; }
+  __device__ static constexpr unsigned of(unsigned, unsigned) { return 0; }
+  __device__ static constexpr unsigned broadcast(unsigned, unsigned) { return 0; }
+  __device__ unsigned long long to(unsigned) const { return pages.to; }
+  __device__ unsigned long long from(unsigned) const { return pages.from; }
+};
+
+struct SeveralPairs {
+  const LinkspanPagesOfPairs& all;
+  __device__ unsigned count() const { return all.pairs; }
+  __device__ static unsigned of(unsigned part, unsigned of_each) { return part / of_each; }
+  __device__ static unsigned broadcast(unsigned pair, unsigned lane) {
+    return __shfl_sync(~0u, pair, lane);
+  }
+  __device__ unsigned long long to(unsigned pair) const { return all.at[pair].to; }
+  __device__ unsigned long long from(unsigned pair) const { return all.at[pair].from; }
+};
 
 constexpr unsigned kStaged = 512;  // pieces of a CTA in shared memory, 12 KiB
 constexpr unsigned kLeaves = ~0u;  // no part of a page: count is not 0
@@ -91,13 +122,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, 2)
-    linkspan_copy_pages(LinkspanPages pages, const unsigned* abort, unsigned* aborted,
-                        unsigned long long* refused) {
+namespace {
+
+/// Copies the pages of each pair.
+template <class Pairs>
+__device__ void copy_pages(const LinkspanPages& pages, const Pairs& pairs, const unsigned* abort,
+                           unsigned* aborted, unsigned long long* refused) {
   const unsigned lane = threadIdx.x % kWarp;
   const unsigned warp = (blockIdx.x * kThreads + threadIdx.x) / kWarp;
   const unsigned warps = gridDim.x * (kThreads / kWarp);
-  const unsigned parts = pages.count * pages.parts;
+  const unsigned of_each = pages.count * pages.parts;
+  const unsigned parts = pairs.count() * of_each;
   const unsigned share = parts / warps + (parts % warps != 0);
   const unsigned run = share < kWarp ? share : kWarp;
 
@@ -107,10 +142,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     const auto left = static_cast<unsigned>(parts - first);
     const unsigned length = left < run ? left : run;
     const unsigned mine = static_cast<unsigned>(first) + (lane < length ? lane : 0);
-    const unsigned to = pages.to_index[mine / pages.parts];
-    const unsigned from = pages.from_index[mine / pages.parts];
+    const unsigned pair = pairs.of(mine, of_each);
+    const unsigned page = (mine - pair * of_each) / pages.parts;
+    const unsigned to = pages.to_index[page];
+    const unsigned from = pages.from_index[page];
     const bool leaves = to > pages.to_last || from > pages.from_last;
-    if (leaves) refuse(refused, mine / pages.parts, to, from, to > pages.to_last);
+    if (leaves) refuse(refused, page, to, from, to > pages.to_last);
     const unsigned part = leaves ? kLeaves : mine % pages.parts;
     for (unsigned i = 0; i < length; ++i) {
       if (__shfl_sync(~0u, stop, 0) != 0) {
@@ -122,10 +159,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
       if (which == kLeaves) continue;
       const unsigned long long offset = which * pages.part_bytes;
       const unsigned long long rest = pages.page_bytes - offset;
-      copy_piece({pages.to + __shfl_sync(~0u, to, i) * pages.page_bytes + offset,
-                  pages.from + __shfl_sync(~0u, from, i) * pages.page_bytes + offset,
+      const unsigned between = pairs.broadcast(pair, i);
+      copy_piece({pairs.to(between) + __shfl_sync(~0u, to, i) * pages.page_bytes + offset,
+                  pairs.from(between) + __shfl_sync(~0u, from, i) * pages.page_bytes + offset,
                   rest < pages.part_bytes ? rest : pages.part_bytes},
                  lane);
     }
   }
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    linkspan_copy_pages(LinkspanPages pages, const unsigned* abort, unsigned* aborted,
+                        unsigned long long* refused) {
+  copy_pages(pages, OnePair{pages}, abort, aborted, refused);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    linkspan_copy_pages_of_pairs(const __grid_constant__ LinkspanPagesOfPairs all,
+                                 const unsigned* abort, unsigned* aborted,
+                                 unsigned long long* refused) {
+  copy_pages(all.pages, SeveralPairs{all}, abort, aborted, refused);
 }

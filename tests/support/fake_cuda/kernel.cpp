@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <thread>
 
@@ -16,7 +17,7 @@ namespace linkspan::cuda::fake {
 namespace {
 
 /// Each as the launch gave it, from its first byte on.
-using Parameters = std::array<std::array<std::uint64_t, 34>, 4>;
+using Parameters = std::array<std::array<std::uint64_t, 512>, 4>;
 
 struct Kernel {
   std::string_view name;
@@ -69,12 +70,21 @@ CUresult copy_blocks(const Device& device, const Parameters& parameters) {
   return copy_all(device, count, piece_of, parameters[2][0], parameters[3][0]);
 }
 
-CUresult copy_pages(const Device& device, const Parameters& parameters) {
+struct Bases {
+  std::uint64_t to, from;
+};
+
+/// Copies the pages of each of `pairs`; if there are none, of the bases in the parameter.
+CUresult copy_pages_of(const Device& device, const Parameters& parameters,
+                       std::span<const Bases> pairs) {
   struct Pages {
-    std::uint64_t to, from, page_bytes, part_bytes, to_index, from_index;
+    Bases bases;
+    std::uint64_t page_bytes, part_bytes, to_index, from_index;
     std::uint32_t to_last, from_last, count, parts;
   } pages;
   std::memcpy(&pages, parameters[0].data(), sizeof pages);
+  if (pairs.empty()) pairs = {&pages.bases, 1};
+  const std::uint64_t of_each = std::uint64_t{pages.count} * pages.parts;
   const auto to = access(device, pages.to_index, pages.count * sizeof(std::uint32_t));
   const auto from = access(device, pages.from_index, pages.count * sizeof(std::uint32_t));
   const auto refused = access(device, parameters[3][0], sizeof(std::uint64_t));
@@ -86,7 +96,9 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
     return index;
   };
   const auto piece_of = [&](std::uint64_t i) {
-    const std::uint64_t page = i / pages.parts, offset = i % pages.parts * pages.part_bytes;
+    const std::uint64_t page = i % of_each / pages.parts;
+    const std::uint64_t offset = i % pages.parts * pages.part_bytes;
+    const Bases& bases = pairs[i / of_each];
     const bool of_target = at(to, page) > pages.to_last;
     if (of_target || at(from, page) > pages.from_last) {
       const std::uint64_t word = std::uint64_t{1} << 63 | std::uint64_t{of_target} << 62 |
@@ -94,12 +106,23 @@ CUresult copy_pages(const Device& device, const Parameters& parameters) {
       std::atomic_ref(*reinterpret_cast<std::uint64_t*>(refused->view)).store(word);
       return Piece{};
     }
-    return Piece{.to = pages.to + at(to, page) * pages.page_bytes + offset,
-                 .from = pages.from + at(from, page) * pages.page_bytes + offset,
+    return Piece{.to = bases.to + at(to, page) * pages.page_bytes + offset,
+                 .from = bases.from + at(from, page) * pages.page_bytes + offset,
                  .bytes = std::min(pages.part_bytes, pages.page_bytes - offset)};
   };
-  return copy_all(device, std::uint64_t{pages.count} * pages.parts, piece_of, parameters[1][0],
-                  parameters[2][0]);
+  return copy_all(device, pairs.size() * of_each, piece_of, parameters[1][0], parameters[2][0]);
+}
+
+CUresult copy_pages(const Device& device, const Parameters& parameters) {
+  return copy_pages_of(device, parameters, {});
+}
+
+CUresult copy_pages_of_pairs(const Device& device, const Parameters& parameters) {
+  constexpr std::size_t kPairsAt = 8, kBasesAt = 9;  // words: behind the pages; behind the count
+  std::array<Bases, 240> pairs{};
+  const auto count = static_cast<std::uint32_t>(parameters[0][kPairsAt]);
+  std::memcpy(pairs.data(), &parameters[0][kBasesAt], sizeof pairs);
+  return copy_pages_of(device, parameters, std::span(pairs).first(count));
 }
 
 /// Simulates kernels/unpack.cu. The real kernel does not order two overlapping entries; here the
@@ -197,6 +220,9 @@ constexpr int kMaxThreads = 512;
 const std::array kKernels{
     Kernel{.name = "linkspan_copy_blocks", .parameter_bytes = {8, 4, 8, 8}, .run = copy_blocks},
     Kernel{.name = "linkspan_copy_pages", .parameter_bytes = {64, 8, 8, 8}, .run = copy_pages},
+    Kernel{.name = "linkspan_copy_pages_of_pairs",
+           .parameter_bytes = {3912, 8, 8, 8},
+           .run = copy_pages_of_pairs},
     Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident},
     Kernel{.name = "linkspan_unpack", .parameter_bytes = {272}, .run = unpack},
     Kernel{.name = kHostCode, .parameter_bytes = {8, 8}, .run = host_code}};
