@@ -94,6 +94,12 @@ struct KernelView {
   std::shared_ptr<const void> keepalive;  ///< Keeps the region mapped, as a Batch does.
 };
 
+/// A region of this side and one of the peer's.
+struct BatchPair {
+  const memory::Region* local = nullptr;
+  const Mapping* remote = nullptr;
+};
+
 /// One submission. Costs one launch and one completion flag, whatever the number of blocks.
 /// Neither blocks nor batches are ordered: a byte that two of them write ends as either's. A batch
 /// may have no blocks.
@@ -107,6 +113,12 @@ struct Batch {
   /// For checked pages: what keep_pages() made of the lists that contain the shape's. Borrowed
   /// until the Completion, and so are the shape's lists.
   const KeptPages* kept = nullptr;
+  /// For checked pages: further pairs that wait for the same pages. A transport may take the first
+  /// of them into this batch because one kernel copies them all. Borrowed as `local` and `remote`
+  /// are; the span during post() only.
+  std::span<const BatchPair> more{};
+  /// Out: of an OK post(), how many of `more` it took. Other transports leave it unchanged.
+  std::size_t* joined = nullptr;
   /// For pages: where the shape's lists begin in the user's, or in those of `kept`.
   std::uint64_t first = 0;
   /// For Pages::indices_on_gpu: the GPU whose memory the user named for them. Zero: pinned memory.

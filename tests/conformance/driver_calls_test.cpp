@@ -5,6 +5,7 @@
 // evidence/foundation.json.
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 #include <numeric>
 #include <string_view>
@@ -174,6 +175,85 @@ TEST_P(DriverCallsOf, AreTheGuardTheSubmissionAndTheFlag) {
   EXPECT_EQ(here.difference(1, c.op == Op::read ? due : std::vector<Expected>{}), "");
   EXPECT_EQ(pair.far.difference("there", 2, c.op == Op::write ? due : std::vector<Expected>{}), "");
   if (std::string_view(c.name) == kPlainest) leave_row(most, kTimes, !HasFailure());
+}
+
+class DriverCallsOfRegions : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Status status = kinds_here({kind_of("device0"), kind_of("device1")});
+    counts_ = DriverCounts::find();
+    if (!counts_) GTEST_SKIP() << "needs the counting shim";
+    if (!status.ok()) GTEST_SKIP() << status.to_string();
+    const Status kernels = take(topology()->activate(topology()->devices()[0].uuid))->kernels();
+    if (!kernels.ok()) GTEST_SKIP() << "needs a build with kernels: " << kernels.what();
+  }
+
+  DriverCounts counts_;
+};
+
+/// A kernel takes 240 pairs in its parameters, so these are two.
+TEST_F(DriverCallsOfRegions, AreOneLaunchForAsManyAsAKernelTakes_WhereTheyGetTheSamePages) {
+  constexpr std::size_t kRegions = 250, kLaunches = 2;
+  constexpr std::uint64_t kPage = 1000, kRegionBytes = 16 * kPage + 3;
+  const std::vector<std::uint32_t> ours = {5, 0, 14, 2, 9}, theirs = {1, 3, 15, 0, 7};
+  std::deque<Held> held;  // outlive the Engine
+  Pair pair;
+  std::vector<Region> local;
+  std::vector<RemoteRegion> remote;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    const std::string name = "layer " + std::to_string(i);
+    held.push_back(Held::make(pair.engine, {.kind = "device0", .bytes = kRegionBytes}));
+    pair.far.add(name, {.kind = "device1", .bytes = kRegionBytes});
+    local.push_back(held.back().region);
+    remote.push_back(pair.remote(name));
+  }
+  const Pages pages{kPage, 1, 3, ours, theirs};
+  std::vector<TransferPart> all;  // each with lists of its own that say the same
+  std::deque<std::vector<std::uint32_t>> lists;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    Pages same = pages;
+    same.local_index = lists.emplace_back(ours);
+    same.remote_index = lists.emplace_back(theirs);
+    all.push_back({local[i], remote[i], same});
+  }
+  enum class Form { sets, parts, prepared, prepared_parts };
+  const auto start = [&](Form form, Op op) -> Result<Transfer> {
+    if (form == Form::sets)
+      return op == Op::write ? pair.peer.write(local, remote, pages)
+                             : pair.peer.read(local, remote, pages);
+    if (form == Form::parts) return op == Op::write ? pair.peer.write(all) : pair.peer.read(all);
+    const auto prepared = form == Form::prepared ? pair.peer.prepare(op, local, remote, pages)
+                                                 : pair.peer.prepare(op, all);
+    return prepared.ok() ? prepared->post() : prepared.status();
+  };
+  using enum Form;
+  for (const auto& [form, op] :
+       {std::pair(sets, Op::write), std::pair(sets, Op::read), std::pair(parts, Op::write),
+        std::pair(prepared, Op::read), std::pair(prepared_parts, Op::write)}) {
+    for (std::size_t i = 0; i < kRegions; ++i) {
+      held[i].fill(2 * i);
+      pair.far.fill("layer " + std::to_string(i), 2 * i + 1);
+    }
+    counts_.reset();
+    ASSERT_EQ(finished(start(form, op)).to_string(), "ok");
+    const DriverCalls calls = counts_.read();
+    EXPECT_EQ(calls.at("cuLaunchKernel"), kLaunches);
+    EXPECT_EQ(calls.at("cuStreamWriteValue64"), kLaunches);
+    EXPECT_FALSE(calls.contains("cuMemcpyAsync"));
+    for (std::size_t i = 0; i < kRegions; ++i) {
+      std::vector<Expected> here_due, there_due;
+      for (std::size_t k = 0; k < ours.size(); ++k) {
+        const std::uint64_t here = 1 + ours[k] * kPage, there = 3 + theirs[k] * kPage;
+        if (op == Op::write)
+          there_due.push_back({there, 2 * i, here, kPage});
+        else
+          here_due.push_back({here, 2 * i + 1, there, kPage});
+      }
+      EXPECT_EQ(held[i].difference(2 * i, here_due), "") << i;
+      EXPECT_EQ(pair.far.difference("layer " + std::to_string(i), 2 * i + 1, there_due), "") << i;
+      if (HasFailure()) return;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, DriverCallsOf, ::testing::ValuesIn(kCases),

@@ -75,7 +75,7 @@ TEST(Transfer, PostsThePairsInTheOrderInWhichTheyWereAdded) {
   EXPECT_EQ(&first.between, &transfer);
   EXPECT_EQ(&first.plan, plan.get());
   EXPECT_EQ(first.kept, &lists);
-  transfer.count_posted();
+  transfer.count_posted(0);
   const auto next = transfer.next_batch();
   EXPECT_EQ(&next.between, &second);
   EXPECT_EQ(next.between.transport, 2u);

@@ -95,6 +95,7 @@ class Submission {
                        const TransferOptions& options) const;
   Status check_path(const TransferEndpoints& between, const transport::BatchSummary& size,
                     const std::string& required) const;
+  static bool are_same(const Shape& a, const Shape& b);
   static Status check_count(std::size_t pairs);
   static Status add_size(transport::BatchSummary& total, const transport::BatchSummary& pair);
   Result<TransferEndpoints> plan_next(std::uint64_t peer, Op op, const Pair& pair, bool same_shape,

@@ -1,4 +1,5 @@
 // Submission: transfers between several pairs of regions.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,16 @@ Status check_permission(const TransferEndpoints& between) {
 }
 
 }  // namespace
+
+/// Returns true if both are one shape, or pages with the same numbers. Lists on a GPU are not read.
+bool Submission::are_same(const Shape& a, const Shape& b) {
+  if (&a == &b) return true;
+  const auto *x = std::get_if<Pages>(&a), *y = std::get_if<Pages>(&b);
+  if (x == nullptr || y == nullptr || x->indices_on_gpu || y->indices_on_gpu) return false;
+  return x->page_bytes == y->page_bytes && x->local_base == y->local_base &&
+         x->remote_base == y->remote_base && std::ranges::equal(x->local_index, y->local_index) &&
+         std::ranges::equal(x->remote_index, y->remote_index);
+}
 
 Status Submission::check_count(std::size_t pairs) {
   if (pairs != 0 && pairs <= kMaxPairs) return {};
@@ -66,7 +77,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, std::span<co
   transfer->batches.more.reserve(pairs.size() - 1);
   PlannedBefore before;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const bool same_shape = i != 0 && &pairs[i].shape == &pairs[i - 1].shape;
+    const bool same_shape = i != 0 && are_same(pairs[i].shape, pairs[i - 1].shape);
     auto between = plan_next(peer, op, pairs[i], same_shape, options, before);
     if (!between.ok()) return status_of_pair(i, between.status());
     before.plan->keep();  // the lists are the user's

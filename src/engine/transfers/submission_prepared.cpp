@@ -72,7 +72,7 @@ Submission::PreparedResult Submission::prepare(std::uint64_t peer, Op op,
   Shape shape;  // of the pair
   PlannedBefore before;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const bool same_shape = i != 0 && &pairs[i].shape == &pairs[i - 1].shape;
+    const bool same_shape = i != 0 && are_same(pairs[i].shape, pairs[i - 1].shape);
     if (!same_shape) {
       auto ours = add_shape(*state, pairs[i].shape);
       if (!ours.ok()) return status_of_pair(i, ours.status());

@@ -18,13 +18,13 @@ const TransferEndpoints& TransferState::add(PlannedPair pair) {
   return static_cast<TransferEndpoints&>(*this) = std::move(pair);
 }
 
-void TransferState::count_posted() noexcept {
+void TransferState::count_posted(std::size_t joined) noexcept {
   const std::size_t of_part = next_batch().plan.batches;
-  ++batches.posted;
+  batches.posted += 1 + joined;
   ++batches.in_flight;
   if (++batches.posted_of_part < of_part) return;
   batches.posted_of_part = 0;
-  ++batches.part;
+  batches.part += 1 + joined;
 }
 
 bool TransferState::acquire_local() {

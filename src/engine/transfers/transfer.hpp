@@ -135,7 +135,9 @@ struct TransferState : TransferEndpoints {
 
   /// Requires that not all batches are posted.
   NextBatch next_batch() const noexcept;
-  void count_posted() noexcept;  ///< Counts the batch of next_batch() as posted and in flight.
+  /// Counts the batch of next_batch() as posted and in flight, with the only batches of the
+  /// `joined` pairs after its own.
+  void count_posted(std::size_t joined) noexcept;
   /// Calls `act(TransferEndpoints&)` for each pair of regions.
   template <class Act>
   void for_each_pair(Act act) {

@@ -47,18 +47,34 @@ Status LocalEndpoint::ready() const {
   return {};
 }
 
+Result<std::shared_ptr<PublishedRegion>> LocalEndpoint::check(const Batch& batch,
+                                                              const BatchPair& pair) const {
+  const auto refuse = [](Code code, std::string what) {
+    return Status(code, Scope::request, std::move(what));
+  };
+  const auto& mapping = static_cast<const LocalMapping&>(*pair.remote);
+  const auto& memory = mapping.memory();
+  if (memory->key().id.incarnation != peer_.incarnation)
+    return refuse(Code::invalid_argument, "the remote region is another peer's");
+  const Permissions allowed = memory->key().peers;
+  if (!(batch.op == Op::write ? allowed.write : allowed.read))
+    return refuse(Code::permission_denied, std::string("the peer does not permit to ") +
+                                               (batch.op == Op::write ? "write to" : "read from") +
+                                               " this region");
+  if (!memory->alive()) return refuse(Code::unreachable, "the peer has deregistered the region");
+  auto local = transport_.update(mapping.last_path(), *pair.local, *memory);
+  if (local == nullptr)
+    return refuse(Code::invalid_argument, "the local region is not registered here");
+  return local;
+}
+
 Status LocalEndpoint::post(const Batch& batch) {
   const base::MutexLock lock(transport_.copiers.mutex);
   if (Status status = ready(); !status.ok()) return status;
+  const auto found = check(batch, {batch.local, batch.remote});
+  if (!found.ok()) return found.status();
+  const std::shared_ptr<PublishedRegion>& local = *found;
   const auto& mapping = static_cast<const LocalMapping&>(*batch.remote);
-  const auto& memory = mapping.memory();
-  if (memory->key().id.incarnation != peer_.incarnation)
-    return {Code::invalid_argument, Scope::request, "the remote region is another peer's"};
-  const Permissions allowed = memory->key().peers;
-  if (!(batch.op == Op::write ? allowed.write : allowed.read))
-    return {Code::permission_denied, Scope::request,
-            std::string("the peer does not permit to ") +
-                (batch.op == Op::write ? "write to" : "read from") + " this region"};
   auto shape = batch.checked ? Result<CheckedShape>(already_checked(batch.shape))
                              : check_shape(batch.shape, batch.local->bytes(), batch.remote->bytes(),
                                            transport_.capabilities());
@@ -67,31 +83,73 @@ Status LocalEndpoint::post(const Batch& batch) {
     return {Code::unsupported, Scope::request, "what is copied inside a host has no checksum"};
   shape->size.hints = batch.hints;
   shape->size.indices_gpu = batch.indices_gpu;
-  if (!memory->alive())
-    return {Code::unreachable, Scope::request, "the peer has deregistered the region"};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
-  LocalPath& path = mapping.last_path();
-  const auto local = transport_.update(path, *batch.local, *memory);
-  if (local == nullptr)
-    return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
 
   LocalInflightBatch& inflight = inflight_.emplace_back();
   inflight.id = batch.cookie;
   inflight.op = batch.op;
-  inflight.remote = memory;
+  inflight.remote = mapping.memory();
   inflight.target = local;
   inflight.kept = static_cast<const PinnedPages*>(batch.kept);
   inflight.first = batch.first;
   inflight.ctas = batch.hints.ctas;
-  if (Status status = begin(inflight, *local, path, *std::move(shape), batch.streams);
+  join(inflight, batch, mapping.last_path(), shape->size);
+  if (Status status =
+          begin(inflight, *local, mapping.last_path(), *std::move(shape), batch.streams);
       !status.ok()) {
     inflight_.pop_back();
     return status;
   }
+  if (batch.joined != nullptr) *batch.joined = inflight.more.size();
   inflight.reported_path = batch.path_taken;
   if (inflight.reported_path != nullptr) *inflight.reported_path = inflight.path;
   ++ours_;
   return {};
+}
+
+/// Takes of the further pairs the first ones that the kernel copies with the batch's own, and
+/// counts them in `size`.
+void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
+                         BatchSummary& size) {
+  const auto* const pages = std::get_if<Pages>(&batch.shape);
+  if (batch.more.empty() || pages == nullptr || !batch.checked || pages->indices_on_gpu ||
+      size.bytes == 0 || path.mapped == Mapped::nothing || path.copiers == nullptr)
+    return;
+  const Capabilities& limits = transport_.capabilities();
+  const BatchSummary one = size;
+  const std::uint64_t most =
+      std::min({std::uint64_t{copy::GpuCopier::kPairs}, batch.more.size() + 1,
+                limits.max_batch_pages / one.blocks, limits.max_batch_bytes / one.bytes});
+  BatchSummary all = one;
+  all.blocks *= most;
+  all.bytes *= most;
+  const Route chosen = route(facts(batch.op, *inflight.target, *inflight.remote, path, all, false));
+  if (most < 2 || chosen.where != Where::here || chosen.method != copy::Method::sm_kernel) return;
+  const LocalKey &here = inflight.target->key, &there = inflight.remote->key();
+  inflight.more.reserve(most - 1);
+  inflight.bases.reserve(most - 1);
+  for (const BatchPair& pair : batch.more.first(most - 1)) {
+    auto target = check(batch, pair);
+    if (!target.ok()) break;  // reported when it is posted
+    const auto& mapping = static_cast<const LocalMapping&>(*pair.remote);
+    const auto& memory = mapping.memory();
+    const LocalKey &its_here = (*target)->key, &its_there = memory->key();
+    const LocalPath& its = mapping.last_path();
+    if (its.mapped != path.mapped || its.device != path.device || its_here.kind != here.kind ||
+        its_here.gpu != here.gpu || its_there.kind != there.kind || its_there.gpu != there.gpu ||
+        (*target)->dma() != inflight.target->dma() ||
+        memory->host_dma() != inflight.remote->host_dma())
+      break;
+    copy::PageBases bases{
+        .to = (on_gpu(its_there.kind) ? its.remote_address : memory->host_address()) +
+              pages->remote_base,
+        .from = pair.local->facts().address + pages->local_base};
+    if (batch.op == Op::read) std::swap(bases.to, bases.from);
+    inflight.bases.push_back(bases);
+    inflight.more.push_back({memory, *std::move(target)});
+  }
+  size.blocks += one.blocks * inflight.more.size();
+  size.bytes += one.bytes * inflight.more.size();
 }
 
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes
@@ -109,7 +167,10 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   }
   const ImportedMemory& remote = *inflight.remote;
   const RouteFacts f = facts(inflight.op, local, remote, path, shape.size, inflight.for_peer);
-  const Route chosen = route(f);
+  // The kernel takes what join() took.
+  const Route chosen = inflight.more.empty()
+                           ? route(f)
+                           : Route{.where = Where::here, .method = copy::Method::sm_kernel};
   const bool resident = chosen.method == copy::Method::resident;
   const bool by_gpu =
       chosen.where == Where::here && (resident || chosen.method == copy::Method::copy_engine ||
@@ -207,7 +268,8 @@ void LocalEndpoint::place(LocalInflightBatch& inflight, std::uint64_t here, std:
                     .from_index = pages.local_index,
                     .to_last = last_page(pages.remote_base, pages.page_bytes, remote_bytes),
                     .from_last = last_page(pages.local_base, pages.page_bytes, local_bytes),
-                    .first = inflight.first};
+                    .first = inflight.first,
+                    .more = inflight.bases};
   if (pages.indices_on_gpu) {
     inflight.pages.to_list = reinterpret_cast<std::uintptr_t>(pages.remote_index.data());
     inflight.pages.from_list = reinterpret_cast<std::uintptr_t>(pages.local_index.data());

@@ -108,6 +108,11 @@ class LocalEndpoint final : public Endpoint {
     requested,       // the peer executes it
     ended,           // quiet, to be reported
   };
+  /// Memory of Batch::more; the owners are as of LocalInflightBatch.
+  struct JoinedPair {
+    std::shared_ptr<ImportedMemory> remote;
+    std::shared_ptr<PublishedRegion> target;
+  };
   /// A batch of this side, a copy for the peer, or one bounce step of a batch.
   struct LocalInflightBatch {
     std::uint64_t id = 0;          // ours: the cookie; for the peer: the request's id
@@ -125,6 +130,8 @@ class LocalEndpoint final : public Endpoint {
     std::vector<std::uint32_t> indices;  // copied while pages wait for room with the copier
     const PinnedPages* kept = nullptr;   // index lists that are ready for the kernel
     std::uint64_t first = 0;             // the first page in `kept` and in error texts
+    std::vector<JoinedPair> more;        // further pairs with the same pages
+    std::vector<copy::PageBases> bases;  // of `more`
     std::size_t next = 0;                // pieces before it are with the copier or done
     copy::Method method = copy::Method::cpu_threads;
     copy::Link link = copy::Link::host;
@@ -152,6 +159,10 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
                    const LocalPath& path, BatchSummary shape, bool for_peer) const;
   Status ready() const;
+  /// Checks a pair of a batch and finds its path. Returns the region of this side.
+  Result<std::shared_ptr<PublishedRegion>> check(const Batch& batch, const BatchPair& pair) const;
+  void join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
+            BatchSummary& size);
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
                CheckedShape shape, const StreamDependencies& streams);
   void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,

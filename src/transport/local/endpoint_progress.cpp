@@ -53,7 +53,8 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
   if (!ticket.ok()) return ticket.status();
   inflight.ticket = *ticket;
   inflight.next += wave.size();
-  inflight.blocks_with_copier = wave.size() + inflight.pages.to_index.size();
+  inflight.blocks_with_copier =
+      wave.size() + inflight.pages.to_index.size() * (1 + inflight.pages.more.size());
   inflight.pages = {};
   return {};
 }
