@@ -340,7 +340,8 @@ if(TARGET _core)
                 ASAN_OPTIONS=detect_leaks=0)  # the interpreter keeps what it has
   endif()
   set(python_tests ${CMAKE_SOURCE_DIR}/tests/python ${CMAKE_BINARY_DIR}/python/linkspan/tests
-                   ${CMAKE_SOURCE_DIR}/integrations/mooncake/tests)
+                   ${CMAKE_SOURCE_DIR}/integrations/mooncake/tests
+                   ${CMAKE_SOURCE_DIR}/integrations/ray/tests)
   set(modes cpu simulated)
   if(asan_runtime)  # what is in this process: examples and others' doors start many
     set(modes simulated)

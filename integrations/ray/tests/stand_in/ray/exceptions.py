@@ -1,0 +1,2 @@
+class RayDirectTransportError(Exception):
+    pass

@@ -1,0 +1,1 @@
+from .util import register_tensor_transport as register_tensor_transport
