@@ -340,8 +340,7 @@ if(TARGET _core)
                 ASAN_OPTIONS=detect_leaks=0)  # the interpreter keeps what it has
   endif()
   set(python_tests ${CMAKE_SOURCE_DIR}/tests/python ${CMAKE_BINARY_DIR}/python/linkspan/tests
-                   ${CMAKE_SOURCE_DIR}/integrations/mooncake/tests
-                   ${CMAKE_SOURCE_DIR}/integrations/ray/tests)
+                   ${CMAKE_SOURCE_DIR}/integrations/mooncake/tests)
   set(modes cpu simulated)
   if(asan_runtime)  # what is in this process: examples and others' doors start many
     set(modes simulated)
@@ -362,6 +361,18 @@ if(TARGET _core)
               --pytest --run ${LINKSPAN_PYTHON} -X faulthandler -m pytest -q -p no:cacheprovider
               ${python_tests})
   endforeach()
+  if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # beside what ./dev setup fetched
+    set(integration_tests)
+    foreach(name IN ITEMS ray)
+      list(APPEND integration_tests ${CMAKE_SOURCE_DIR}/integrations/${name}/tests)
+    endforeach()
+    linkspan_test(integrations TIMEOUT 600 ENVIRONMENT ${python_environment} ${no_driver}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode cpu
+              --xml ${CMAKE_BINARY_DIR}/gtest/integrations.xml
+              --pytest --run ${LINKSPAN_PYTHON} -X faulthandler -m pytest -q -p no:cacheprovider
+              ${integration_tests})
+  endif()
 endif()
 
 # ---- our declarations of the driver against NVIDIA's own, of two releases --------------------

@@ -27,6 +27,9 @@ class Trainer:
     def weights(self):
         return arange(COUNT)
 
+    def ready(self):
+        return True
+
 
 @ray.remote(num_cpus=0, enable_tensor_transport=True)
 class Server:
@@ -43,6 +46,10 @@ def main() -> None:
     assert int(ray.get(weights, timeout=60).sum()) == expected  # the driver reads, too
 
     ray.kill(trainer)
+    try:
+        ray.get(trainer.ready.remote(), timeout=60)  # until it is dead
+    except ray.exceptions.RayActorError:
+        pass
     try:
         ray.get(server.total.remote(weights), timeout=60)
         raise SystemExit("the tensor of a killed actor was read")

@@ -46,7 +46,7 @@ _NAME = "LINKSPAN"
 _SET = 1024  # regions of a published set
 _CONNECT_S = 5.0
 _RELEASE_S = 1.0  # how long garbage_collect() waits for peers that still copy
-_ASK_S = 60.0
+_ASK_S = 300.0  # an actor may import torch first
 
 
 def register(data_type: type | None = None) -> None:
