@@ -363,7 +363,7 @@ if(TARGET _core)
   endforeach()
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # beside what ./dev setup fetched
     set(integration_tests)
-    foreach(name IN ITEMS ray)
+    foreach(name IN ITEMS ray sglang vllm)
       list(APPEND integration_tests ${CMAKE_SOURCE_DIR}/integrations/${name}/tests)
     endforeach()
     linkspan_test(integrations TIMEOUT 600 ENVIRONMENT ${python_environment} ${no_driver}
