@@ -3,7 +3,6 @@
     import linkspan.ray, ray, torch
 
     linkspan.ray.register()  # before the decorators that name it
-
     @ray.remote(num_gpus=1, enable_tensor_transport=True)
     class Trainer:
         @ray.method(tensor_transport="linkspan")
@@ -15,7 +14,6 @@ Threads: every method from any thread; Ray calls them from three.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -34,9 +32,9 @@ from ray.experimental.rdt.tensor_transport_manager import (
 )
 
 from . import _tensors
-from ._core import Descriptor, Future, Peer, Region, RemoteRegion
+from ._core import Descriptor, Peer, Region, RemoteRegion
 from ._engine import Engine
-from ._errors import BusyError, DisconnectedError, Error, TimedOutError
+from ._errors import DisconnectedError, Error, InvalidArgumentError
 from ._ray_requests import LinkspanFetchRequest, LinkspanTransportMetadata
 
 __all__ = ["LinkspanTransport", "register"]
@@ -44,6 +42,7 @@ __all__ = ["LinkspanTransport", "register"]
 _LOG = logging.getLogger(__name__)
 _NAME = "LINKSPAN"
 _SET = 1024  # regions of a published set
+_CALLS = 256  # of invalidate_async() at once
 _CONNECT_S = 5.0
 _RELEASE_S = 1.0  # how long garbage_collect() waits for peers that still copy
 _ASK_S = 300.0  # an actor may import torch first
@@ -81,7 +80,7 @@ class LinkspanTransport(TensorTransportManager):
         self._lock = threading.RLock()  # of the rest; held briefly
         self._fetches: weakref.WeakSet[LinkspanFetchRequest] = weakref.WeakSet()
         self._aborted: dict[str, float] = {}  # object, and when the abort expires
-        self._leaving: list[tuple[Region, Future]] = []
+        self._leaving: list[Region] = []  # not quiet yet
 
     def tensor_transport_backend(self) -> str:
         return _NAME
@@ -130,7 +129,7 @@ class LinkspanTransport(TensorTransportManager):
                     engine.publish(name, regions[first : first + _SET])
                     metadata.descriptors.append(engine.describe(name).to_bytes())
             except Exception:
-                self._invalidate(regions)
+                self._invalidate(regions, 0.0)
                 raise
             self._published[obj_id] = _Published(metadata, tensors, regions)
         return metadata
@@ -199,7 +198,7 @@ class LinkspanTransport(TensorTransportManager):
                 f"object {obj_id} has not arrived within {timeout} s: wait again, or drop the"
                 " request, which cancels it"
             ) from None
-        self._end(fetch_request)
+        self._end(fetch_request, _RELEASE_S)
         if fetch_request.aborted:
             raise RayDirectTransportError(f"the read of object {obj_id} was aborted")
         if failure is not None:
@@ -237,8 +236,14 @@ class LinkspanTransport(TensorTransportManager):
         with self._publishing:
             published = self._published.pop(obj_id, None)
         if published is not None:
-            self._invalidate(published.regions)
+            with self._lock:
+                self._leaving += published.regions
         self._sweep(_RELEASE_S)
+        if self._leaving:
+            _LOG.warning(
+                "%d tensors of objects that Ray has collected are kept: a peer still copies them",
+                len(self._leaving),
+            )
 
     def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
         """Cancels the reads of this object here; their waits raise. Where none is in flight, the
@@ -279,38 +284,35 @@ class LinkspanTransport(TensorTransportManager):
             remote += regions.regions
         return peer, remote
 
-    def _end(self, request: LinkspanFetchRequest) -> None:
-        """Cancels what is in flight and lets go of its memory when that is quiet. Does not wait:
-        __del__ calls it, on any thread."""
+    def _end(self, request: LinkspanFetchRequest, timeout: float = 0.0) -> None:
+        """Cancels what is in flight and lets go of its memory, later if that is not quiet within
+        `timeout` seconds. __del__ calls it, on any thread."""
         regions, request.regions = request.regions, []
         if request.transfer is not None:
             request.transfer.cancel()
-        self._invalidate(regions)
-
-    def _invalidate(self, regions: list[Region]) -> None:
-        """Ends their use by others. The Engine keeps their memory until _sweep() finds them done."""
-        with self._lock, contextlib.suppress(Error):  # the Engine was closed
-            for region in regions:
-                call = self._engine.invalidate_async(region, _RELEASE_S)
-                self._leaving.append((region, call))
+        self._invalidate(regions, timeout)
 
     def _sweep(self, timeout: float) -> None:
-        """Waits for what _invalidate() began, all of it within `timeout` seconds. What a peer still
-        copies is begun again."""
-        until = time.monotonic() + timeout
+        """Tries again to let go of what was not quiet, all of it within `timeout` seconds."""
         with self._lock:
             leaving, self._leaving = self._leaving, []
-        for region, call in leaving:
-            try:
-                call.wait(max(0.0, until - time.monotonic()))
-            except (BusyError, TimedOutError) as error:
-                _LOG.warning("memory of a Ray object is kept: %s", error)
-                self._invalidate([region])
-            except TimeoutError:  # it goes on
-                with self._lock:
-                    self._leaving.append((region, call))
-            except Error as error:
-                _LOG.warning("memory of a Ray object: %s", error)
+        self._invalidate(leaving, timeout)
+
+    def _invalidate(self, regions: list[Region], timeout: float) -> None:
+        """Ends their use by others, and frees those that are quiet within `timeout` seconds. The
+        Engine keeps the memory of the others."""
+        until = time.monotonic() + timeout
+        for first in range(0, len(regions), _CALLS):
+            some = regions[first : first + _CALLS]
+            calls = [self._engine.invalidate_async(each, _RELEASE_S) for each in some]
+            for region, call in zip(some, calls):
+                try:
+                    call.wait(max(0.0, until - time.monotonic()))
+                except InvalidArgumentError:  # an earlier call has ended since
+                    self._engine._regions.discard(region)
+                except (Error, TimeoutError):
+                    with self._lock:
+                        self._leaving.append(region)
 
 
 def _opens() -> bool:

@@ -53,7 +53,8 @@ def test_the_functions_that_are_called() -> None:
     assert "get_tensor_transport_manager" in functions
     names = ast.unparse(tree(FOLDER / "ray", "ray/util/__init__.py"))
     assert "get_node_ip_address" in names
-    assert "class RayDirectTransportError(" in ast.unparse(tree(FOLDER / "ray", "ray/exceptions.py"))
+    exceptions = ast.unparse(tree(FOLDER / "ray", "ray/exceptions.py"))
+    assert "class RayDirectTransportError(" in exceptions
 
 
 def test_the_limit_of_a_fetch() -> None:

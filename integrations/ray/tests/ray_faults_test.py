@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from actors import COMMUNICATOR, MIB, Child, pattern, socket_folder, start, transport  # noqa: F401
 
@@ -103,9 +104,19 @@ def test_a_killed_peer_fails_its_reads_within_a_second(
     child.process.kill()
     with pytest.raises(RayDirectTransportError, match="Where its actor died"):
         transport.wait_fetch_complete(request, 20)
-    with pytest.raises(RayDirectTransportError, match="has ended"):
-        transport.recv_multiple_tensors("object", child.metadata, COMMUNICATOR)
     assert time.monotonic() - began < 1
+    with pytest.raises(RayDirectTransportError, match="object object was not read"):
+        transport.recv_multiple_tensors("object", child.metadata, COMMUNICATOR)
+
+
+def test_a_peer_that_is_known_to_be_gone_is_not_waited_for(
+    start: Callable[..., Child], transport: LinkspanTransport
+) -> None:
+    metadata = start().ask("make", "object", [100], 1)
+    address = linkspan.Descriptor.from_bytes(metadata.descriptors[0]).address
+    transport._peers[address] = SimpleNamespace(state="gone", id=1)
+    with pytest.raises(RayDirectTransportError, match="ray a1b2 .* has ended"):
+        transport.recv_multiple_tensors("object", metadata, COMMUNICATOR)
 
 
 def test_a_read_ends_at_rays_limit(
@@ -142,7 +153,7 @@ def test_memory_that_a_stopped_reader_imports_is_kept(
     began = time.monotonic()
     transport.garbage_collect("object", metadata, [source])
     assert time.monotonic() - began < 5 and transport._leaving
-    assert "memory of a Ray object is kept" in caplog.text
+    assert "1 tensors of objects that Ray has collected are kept" in caplog.text
     child.go_on()
     transport._sweep(20)
     assert not transport._leaving and not transport._engine._regions

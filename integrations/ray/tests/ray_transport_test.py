@@ -74,14 +74,14 @@ def test_tensors_arrive_whole(
     child = start()
     sizes = [1, 0, 4097, 3 * MIB + 1]
     metadata = child.ask("make", "object", sizes, 5)
-    assert ("tcp:" in linkspan.Descriptor.from_bytes(metadata.descriptors[0]).address) == bool(secret)
+    descriptor = linkspan.Descriptor.from_bytes(metadata.descriptors[0])
+    assert ("tcp:" in descriptor.address) == bool(secret)
     assert metadata.tensor_device == "cpu" and metadata.tensor_meta[2] == ((4097,), np.uint8)
     assert hash(metadata) and metadata in {metadata}
     received = transport.recv_multiple_tensors("object", metadata, COMMUNICATOR)
     for index, (array, size) in enumerate(zip(received, sizes)):
         assert (array == pattern(size, 5 + index)).all() and array.shape == (size,)
     # Nothing of it stays registered, and the other way round it is the same.
-    transport._sweep(5)
     assert not transport._leaving and not transport._engine._regions
     mine = transport.extract_tensor_transport_metadata("mine", [received[3].reshape(-1, 1)])
     (back,) = child.ask("receive", "mine", mine)
@@ -91,11 +91,13 @@ def test_tensors_arrive_whole(
 def test_an_object_of_more_tensors_than_a_set(
     start: Callable[..., Child], transport: LinkspanTransport
 ) -> None:
-    count = 1500
-    metadata = start().ask("make", "many", [8] * count, 1)
+    child, count = start(), 1500
+    metadata = child.ask("make", "many", [8] * count, 1)
     assert len(metadata.descriptors) == 2
     received = transport.recv_multiple_tensors("many", metadata, COMMUNICATOR)
     assert all((array == pattern(8, 1 + i)).all() for i, array in enumerate(received))
+    assert not transport._leaving and not transport._engine._regions
+    assert len(child.ask("collect", "many")) == count and child.ask("left") == 0
 
 
 def test_objects_without_bytes(start: Callable[..., Child], transport: LinkspanTransport) -> None:
@@ -118,6 +120,21 @@ def test_fetch_returns_before_the_tensors(
         (array,) = transport.wait_fetch_complete(request, 20)
         assert (array == pattern(MIB, 3)).all()
         assert transport.wait_fetch_complete(request, 0)[0] is array
+
+
+def test_thousands_of_fetches_leave_nothing(
+    start: Callable[..., Child], transport: LinkspanTransport
+) -> None:
+    metadata = start().ask("make", "object", [8], 3)
+    requests = [
+        transport.fetch_multiple_tensors("object", metadata, COMMUNICATOR) for _ in range(3000)
+    ]
+    for request in requests[::2]:
+        transport.wait_fetch_complete(request, 20)
+    requests.clear()  # the others are dropped
+    del request
+    transport._sweep(20)
+    assert not transport._leaving and not transport._engine._regions
 
 
 def test_target_buffers_are_filled(
@@ -198,7 +215,6 @@ def test_received_memory_is_the_users_alone(
     metadata = start().ask("make", "object", [MIB], 8)
     request = transport.fetch_multiple_tensors("object", metadata, COMMUNICATOR)
     freed = weakref.ref(transport.wait_fetch_complete(request, 20)[0])
-    transport._sweep(5)
     del request
     gc.collect()
     assert freed() is None

@@ -46,7 +46,8 @@ class ServerArgs:
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple]:
     """Registers; the function resolves ServerArgs of a backend as SGLang does and returns what its
     own step finds there, and the choices."""
-    modules = {name: types.ModuleType(f"{GROUPS}.{name}") for name in ("choices", "resolution_hooks")}
+    names = ("choices", "resolution_hooks")
+    modules = {name: types.ModuleType(f"{GROUPS}.{name}") for name in names}
     if request.param == "SGLang":
         for name, module in modules.items():
             source(f"arg_groups/{name}.py")
@@ -69,7 +70,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call
 
     overrides = types.ModuleType(f"{GROUPS}.overrides")
     overrides.resolving_view = lambda server_args: server_args
-    overrides.declare_resolution = lambda server_args, by, **fields: vars(server_args).update(fields)
+    overrides.declare_resolution = lambda args, source, **fields: vars(args).update(fields)
     for module in (*modules.values(), overrides):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in ("sglang", "sglang.srt", GROUPS):
@@ -129,5 +130,6 @@ def test_the_package_names_its_entry_point() -> None:
     project = pathlib.Path(__file__).resolve().parents[3] / "pyproject.toml"
     if not project.is_file():
         pytest.skip("needs the repository")
-    text = project.read_text()
-    assert '[project.entry-points."sglang.srt.plugins"]\nlinkspan = "linkspan.sglang:register"' in text
+    group = '[project.entry-points."sglang.srt.plugins"]'
+    point = 'linkspan = "linkspan.sglang:register"'
+    assert f"{group}\n{point}\n" in project.read_text()
