@@ -37,7 +37,10 @@ def pins(file: pathlib.Path = ROOT / "integrations/versions.txt") -> dict[str, s
 def pip(*arguments: str) -> bool:
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile",
                "--disable-pip-version-check", "--only-binary", ":all:", *arguments]  # fmt: skip
-    return subprocess.run(command, timeout=LIMIT_S).returncode == 0
+    try:
+        return subprocess.run(command, timeout=LIMIT_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def fetch(name: str, line: str) -> bool:
@@ -52,9 +55,9 @@ def fetch(name: str, line: str) -> bool:
     with tempfile.TemporaryDirectory(dir=FOLDER) as work:
         listed = pathlib.Path(work) / "list.txt"
         listed.write_text(" ".join([requirement, *(f"--hash={each}" for each in hashes)]))
-        site = f"{work}/site"
+        site, needed = f"{work}/site", NEEDED.get(name)
         fetched = pip("--no-deps", "--require-hashes", "--target", site, "-r", str(listed))
-        if not fetched or not (name not in NEEDED or pip("--target", site, *NEEDED[name])):
+        if not fetched or needed and not pip("--target", site, *needed):
             print(f"== {requirement} could not be fetched: its tests are skipped", flush=True)
             return False
         (pathlib.Path(site) / "pin").write_text(line)

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -22,6 +23,7 @@ import check_includes  # noqa: E402
 import check_skips  # noqa: E402
 import check_transports  # noqa: E402
 import check_words  # noqa: E402
+import fetch_integrations  # noqa: E402
 import mutants  # noqa: E402
 import tell_failures  # noqa: E402
 
@@ -417,6 +419,63 @@ class Skips(unittest.TestCase):
             check=False,
         )
         self.assertEqual(run.returncode, 1)
+
+
+class Integrations(unittest.TestCase):
+    LINE = "thing==1.2  sha256:ab sha256:cd"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.calls = []
+        for name, value in (("FOLDER", self.folder), ("NEEDED", {"thing": ["other==3"]})):
+            patch = unittest.mock.patch.object(fetch_integrations, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def fetched(self, *works: bool) -> tuple[bool, str]:
+        """Fetches with a pip whose calls end so; returns what came of it and what was printed."""
+        answers = iter(works)
+
+        def pip(*arguments: str) -> bool:
+            if "-r" in arguments:
+                self.calls.append(pathlib.Path(arguments[-1]).read_text())
+            site = pathlib.Path(arguments[arguments.index("--target") + 1])
+            site.mkdir(exist_ok=True)
+            return next(answers)
+
+        printed = io.StringIO()
+        with unittest.mock.patch.object(fetch_integrations, "pip", pip):
+            with contextlib.redirect_stdout(printed):
+                result = fetch_integrations.fetch("thing", self.LINE)
+        return result, printed.getvalue()
+
+    def test_a_pin_is_fetched_once_by_its_hashes(self):
+        self.assertEqual(self.fetched(True, True), (True, "== fetching thing==1.2\n"))
+        self.assertEqual(self.calls, ["thing==1.2 --hash=sha256:ab --hash=sha256:cd"])
+        self.assertEqual(self.fetched(), (True, ""))
+        self.LINE = "thing==1.3  sha256:ef"
+        self.assertTrue(self.fetched(True, True)[0])
+
+    def test_what_cannot_be_had_is_said_and_leaves_nothing(self):
+        for works in ((False,), (True, False)):
+            result, printed = self.fetched(*works)
+            self.assertFalse(result)
+            self.assertIn("thing==1.2 could not be fetched: its tests are skipped", printed)
+            self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_a_line_that_is_not_there(self):
+        ran = subprocess.run(
+            [sys.executable, ROOT / "scripts/fetch_integrations.py", "nothing"],
+            capture_output=True, text=True, timeout=60,
+        )
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("nothing has no line in integrations/versions.txt: ", ran.stderr)
+
+    def test_each_pin_has_a_version_and_a_hash(self):
+        for line in fetch_integrations.pins().values():
+            self.assertRegex(line, r"^[a-z0-9-]+==[0-9.]+(  ?sha256:[0-9a-f]{64})+$")
 
 
 class Mutants(unittest.TestCase):

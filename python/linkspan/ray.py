@@ -32,9 +32,9 @@ from ray.experimental.rdt.tensor_transport_manager import (
 )
 
 from . import _tensors
-from ._core import Descriptor, Peer, Region, RemoteRegion
+from ._core import Descriptor, Future, Peer, Region, RemoteRegion
 from ._engine import Engine
-from ._errors import DisconnectedError, Error, InvalidArgumentError
+from ._errors import DisconnectedError, Error
 from ._ray_requests import LinkspanFetchRequest, LinkspanTransportMetadata
 
 __all__ = ["LinkspanTransport", "register"]
@@ -80,7 +80,7 @@ class LinkspanTransport(TensorTransportManager):
         self._lock = threading.RLock()  # of the rest; held briefly
         self._fetches: weakref.WeakSet[LinkspanFetchRequest] = weakref.WeakSet()
         self._aborted: dict[str, float] = {}  # object, and when the abort expires
-        self._leaving: list[Region] = []  # not quiet yet
+        self._leaving: list[tuple[Region, Future | None]] = []  # not quiet yet
 
     def tensor_transport_backend(self) -> str:
         return _NAME
@@ -129,7 +129,7 @@ class LinkspanTransport(TensorTransportManager):
                     engine.publish(name, regions[first : first + _SET])
                     metadata.descriptors.append(engine.describe(name).to_bytes())
             except Exception:
-                self._invalidate(regions, 0.0)
+                self._invalidate([(each, None) for each in regions], 0.0)
                 raise
             self._published[obj_id] = _Published(metadata, tensors, regions)
         return metadata
@@ -237,7 +237,7 @@ class LinkspanTransport(TensorTransportManager):
             published = self._published.pop(obj_id, None)
         if published is not None:
             with self._lock:
-                self._leaving += published.regions
+                self._leaving += [(each, None) for each in published.regions]
         self._sweep(_RELEASE_S)
         if self._leaving:
             _LOG.warning(
@@ -290,7 +290,7 @@ class LinkspanTransport(TensorTransportManager):
         regions, request.regions = request.regions, []
         if request.transfer is not None:
             request.transfer.cancel()
-        self._invalidate(regions, timeout)
+        self._invalidate([(each, None) for each in regions], timeout)
 
     def _sweep(self, timeout: float) -> None:
         """Tries again to let go of what was not quiet, all of it within `timeout` seconds."""
@@ -298,21 +298,21 @@ class LinkspanTransport(TensorTransportManager):
             leaving, self._leaving = self._leaving, []
         self._invalidate(leaving, timeout)
 
-    def _invalidate(self, regions: list[Region], timeout: float) -> None:
+    def _invalidate(self, leaving: list[tuple[Region, Future | None]], timeout: float) -> None:
         """Ends their use by others, and frees those that are quiet within `timeout` seconds. The
         Engine keeps the memory of the others."""
         until = time.monotonic() + timeout
-        for first in range(0, len(regions), _CALLS):
-            some = regions[first : first + _CALLS]
-            calls = [self._engine.invalidate_async(each, _RELEASE_S) for each in some]
-            for region, call in zip(some, calls):
+        for first in range(0, len(leaving), _CALLS):
+            calls = [
+                (region, call or self._engine.invalidate_async(region, _RELEASE_S))
+                for region, call in leaving[first : first + _CALLS]
+            ]
+            for region, call in calls:
                 try:
                     call.wait(max(0.0, until - time.monotonic()))
-                except InvalidArgumentError:  # an earlier call has ended since
-                    self._engine._regions.discard(region)
-                except (Error, TimeoutError):
+                except (Error, TimeoutError) as error:  # that of Python: the call goes on
                     with self._lock:
-                        self._leaving.append(region)
+                        self._leaving.append((region, None if isinstance(error, Error) else call))
 
 
 def _opens() -> bool:
