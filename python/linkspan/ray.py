@@ -304,7 +304,7 @@ class LinkspanTransport(TensorTransportManager):
         until = time.monotonic() + timeout
         for first in range(0, len(leaving), _CALLS):
             calls = [
-                (region, call or self._engine.invalidate_async(region, _RELEASE_S))
+                (region, call or self._engine.invalidate_async(region))
                 for region, call in leaving[first : first + _CALLS]
             ]
             for region, call in calls:
