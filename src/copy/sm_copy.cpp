@@ -32,9 +32,9 @@ static_assert(sizeof(PagesParameter) == 64);
 
 /// Is what the kernel reads as LinkspanPagesOfPairs.
 struct PairsParameter {
-  PagesParameter pages;
-  std::uint32_t pairs, unused;
-  std::array<PageBases, GpuCopier::kPairs> at;
+  PagesParameter pages{};
+  std::uint32_t pairs = 0, unused = 0;
+  std::array<PageBases, GpuCopier::kPairs> at{};
 };
 static_assert(sizeof(PairsParameter) + 3 * sizeof(std::uint64_t) <= 4096);
 
@@ -144,7 +144,7 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
     return queue.stream.launch(scope, kernel, static_cast<unsigned>(ctas), kThreads, parameters);
   };
   if (pages.more.empty()) return launch(device_.copy_pages(), &parameter);
-  PairsParameter of_pairs;  // of `at` only what the kernel reads is set
+  PairsParameter of_pairs;
   of_pairs.pages = parameter;
   of_pairs.pairs = static_cast<std::uint32_t>(1 + pages.more.size());
   of_pairs.at[0] = {.to = pages.to, .from = pages.from};
