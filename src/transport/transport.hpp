@@ -100,6 +100,19 @@ struct BatchPair {
   const Mapping* remote = nullptr;
 };
 
+/// The pairs of regions that wait for the same pages as a Batch, in order. An interface, so that
+/// pairs are looked at only where a transport can take several: there may be thousands.
+class WaitingPairs {
+ public:
+  /// Returns how many there are, at most `most`.
+  virtual std::size_t count(std::size_t most) const = 0;
+  /// Requires that `index` is below their number.
+  virtual BatchPair at(std::size_t index) const = 0;
+
+ protected:
+  ~WaitingPairs() = default;
+};
+
 /// One submission. Costs one launch and one completion flag, whatever the number of blocks.
 /// Neither blocks nor batches are ordered: a byte that two of them write ends as either's. A batch
 /// may have no blocks.
@@ -113,10 +126,10 @@ struct Batch {
   /// For checked pages: what keep_pages() made of the lists that contain the shape's. Borrowed
   /// until the Completion, and so are the shape's lists.
   const KeptPages* kept = nullptr;
-  /// For checked pages: further pairs that wait for the same pages. A transport may take the first
-  /// of them into this batch because one kernel copies them all. Borrowed as `local` and `remote`
-  /// are; the span during post() only.
-  std::span<const BatchPair> more{};
+  /// For checked pages; may be null. A transport may take the first of these pairs into the batch,
+  /// because one kernel copies them all. Read during post() only; the regions of those that it took
+  /// are borrowed as `local` and `remote` are.
+  const WaitingPairs* more = nullptr;
   /// Out: of an OK post(), how many of `more` it took. Other transports leave it unchanged.
   std::size_t* joined = nullptr;
   /// For pages: where the shape's lists begin in the user's, or in those of `kept`.

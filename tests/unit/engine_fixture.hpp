@@ -55,7 +55,8 @@ class FakeEndpoint final : public transport::Endpoint {
     std::size_t blocks = 0;
     std::string notification;
     std::uint64_t notifications_before = 0;
-    bool releases = false;  ///< It was asked for an event for the user's stream.
+    bool releases = false;    ///< It was asked for an event for the user's stream.
+    std::size_t waiting = 0;  ///< Pairs that waited for the same pages.
   };
 
   /// `calls` outlives it and counts the calls of several.
@@ -69,6 +70,10 @@ class FakeEndpoint final : public transport::Endpoint {
   /// Makes post() return that error.
   void refuse(const Status& why) {
     change([&] { refusal_ = why; });
+  }
+  /// Makes post() take that many further pairs with a batch.
+  void join(std::size_t most) {
+    change([&] { joins_ = most; });
   }
   /// Makes post() take notifications with the batches.
   void carry_notifications() {
@@ -114,7 +119,9 @@ class FakeEndpoint final : public transport::Endpoint {
     const auto* const blocks = std::get_if<std::span<const Block>>(&batch.shape);
     posted_.push_back({batch.cookie, batch.op, blocks == nullptr ? 0 : blocks->size(),
                        text_of(batch.notification), batch.notifications_before,
-                       batch.streams.release != nullptr});
+                       batch.streams.release != nullptr,
+                       batch.more == nullptr ? 0 : batch.more->count(~std::size_t{0})});
+    if (batch.more != nullptr) *batch.joined = batch.more->count(joins_);
     in_flight_.push_back(batch.cookie);
     if (batch.path_taken != nullptr) batch.path_taken->path = "fake";
     if (carries_ && !batch.notification.empty()) *batch.notifies = true;
@@ -182,6 +189,7 @@ class FakeEndpoint final : public transport::Endpoint {
   EndpointCalls& calls_;
   mutable base::Mutex mutex_;
   std::size_t room_ = 1000;
+  std::size_t joins_ = 0;
   Status refusal_;
   bool carries_ = false, completes_ = false, drained_ = true;
   bool stopped_serving_ = false, closed_ = false;

@@ -82,6 +82,26 @@ TEST_F(PeerSchedulerParts, GoToTheirTransports_AndEndTogether) {
   expect_no_users();
 }
 
+TEST_F(PeerSchedulerParts, GoInOneBatch_WhereTheEndpointTakesSeveralWithOnePlan) {
+  first().join(1);
+  const Transfer transfer = make_parts({0, 0, 0, 1, 0, 0});
+  const auto plan = std::make_shared<Plan>(transfer->batches.own);
+  transfer->batches.shared = plan;
+  for (std::size_t i = 0; i < 4; ++i) transfer->batches.more[i].plan = plan;
+  must(scheduler().submit(transfer));
+  ASSERT_EQ(first().posted().size(), 4u);
+  EXPECT_EQ(first().posted()[0].waiting, 2u) << "the next but one goes by the other transport";
+  EXPECT_EQ(first().posted()[1].waiting, 0u);
+  EXPECT_EQ(first().posted()[2].waiting, 0u) << "the next has a plan of its own";
+  EXPECT_EQ(first().posted()[3].waiting, 0u);
+  EXPECT_EQ(second().posted().size(), 1u);
+  first().complete_all();
+  second().complete_all();
+  progress();
+  EXPECT_EQ(end_of(*transfer), "ok");
+  expect_no_users();
+}
+
 TEST_F(PeerSchedulerParts, AreCanceledAtTheirOwnEndpoints) {
   const auto transfer = started({0, 1});
   scheduler().cancel(*transfer);

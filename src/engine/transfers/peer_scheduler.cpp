@@ -8,6 +8,37 @@
 #include "engine/transfers/completion_queue.hpp"
 
 namespace linkspan::engine {
+namespace {
+
+/// The pairs behind that of a transfer's next batch that get the same pages by the same transport.
+class PairsAfterNext final : public transport::WaitingPairs {
+ public:
+  explicit PairsAfterNext(const TransferState& transfer)
+      : next_(transfer.next_batch()),
+        rest_(std::span(transfer.batches.more).subspan(transfer.batches.part)) {}
+
+  std::size_t count(std::size_t most) const override {
+    if (next_.plan.batches != 1) return 0;
+    std::size_t count = 0;
+    while (count < std::min(most, rest_.size()) && is_alike(rest_[count])) ++count;
+    return count;
+  }
+  transport::BatchPair at(std::size_t index) const override {
+    const PlannedPair& pair = rest_[index];
+    return {.local = &pair.local->region(), .remote = pair.remote->mappings[pair.transport].get()};
+  }
+
+ private:
+  bool is_alike(const PlannedPair& pair) const {
+    return pair.plan.get() == &next_.plan && pair.kept == next_.kept &&
+           pair.transport == next_.between.transport;
+  }
+
+  const TransferState::NextBatch next_;
+  const std::span<const PlannedPair> rest_;
+};
+
+}  // namespace
 
 Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
   const base::MutexLock lock(mutex_);
@@ -89,20 +120,6 @@ bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferSta
          transfer.batches.posted_of_part == 0;
 }
 
-/// Lists the pairs that follow that of the next batch and get the same pages.
-std::span<const transport::BatchPair> PeerScheduler::alike_after_next(
-    const TransferState& transfer) {
-  pairs_.clear();
-  const auto [between, plan, index, kept] = transfer.next_batch();
-  if (plan.batches != 1) return {};
-  for (const PlannedPair& pair : std::span(transfer.batches.more).subspan(transfer.batches.part)) {
-    if (pair.plan.get() != &plan || pair.kept != kept || pair.transport != between.transport) break;
-    pairs_.push_back(
-        {.local = &pair.local->region(), .remote = pair.remote->mappings[pair.transport].get()});
-  }
-  return pairs_;
-}
-
 Status PeerScheduler::post_next(TransferState& transfer) {
   const auto [between, plan, index, kept] = transfer.next_batch();
   const transport::BatchShape shape = plan.batch(index, scratch_);
@@ -111,35 +128,36 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   const bool has_path = transfer.batches.posted == 0 || blocks == nullptr || !blocks->empty();
   const std::uint64_t cookie = batches_.add(transfer, between.transport);
   transport::Endpoint& endpoint = *endpoints_.at(between.transport);
-  transport::Batch batch{
-      .op = transfer.op,
-      .local = &between.local->region(),
-      .remote = between.remote->mappings[between.transport].get(),
-      .shape = shape,
-      .checked = plan.checked,
-      .kept = kept,
-      .first = plan.first(index),
-      .indices_gpu = plan.indices_gpu,
-      .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
-                  .stream = transfer.streams.after.key,
-                  // With several batches the last may be in the stream before the others.
-                  .release = transfer.batches.count == 1 && transfer.streams.wants_release
-                                 ? &transfer.streams.release_event
-                                 : nullptr},
-      .hints = transfer.batches.hints,
-      .path_taken = has_path ? &transfer.batches.path_taken : nullptr,
-      .notification = transfer.batches.count == 1
-                          ? std::span<const std::byte>(transfer.notification.bytes)
-                          : std::span<const std::byte>(),
-      .notifications_before = frames_.notified(),
-      .notifies = &transfer.notification.in_batch,
-      .cookie = cookie};
+  const PairsAfterNext more(transfer);
   std::size_t joined = 0;
-  batch.joined = &joined;
-  const Status status = base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
-    batch.more = alike_after_next(transfer);
-    return endpoint.post(batch);
-  });
+  const auto post = [&](const transport::Batch& batch) {
+    return base::or_no_memory([&] { return endpoint.post(batch); });
+  };
+  Status status =
+      post({.op = transfer.op,
+            .local = &between.local->region(),
+            .remote = between.remote->mappings[between.transport].get(),
+            .shape = shape,
+            .checked = plan.checked,
+            .kept = kept,
+            .more = &more,
+            .joined = &joined,
+            .first = plan.first(index),
+            .indices_gpu = plan.indices_gpu,
+            .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
+                        .stream = transfer.streams.after.key,
+                        // With several batches the last may be in the stream before the others.
+                        .release = transfer.batches.count == 1 && transfer.streams.wants_release
+                                       ? &transfer.streams.release_event
+                                       : nullptr},
+            .hints = transfer.batches.hints,
+            .path_taken = has_path ? &transfer.batches.path_taken : nullptr,
+            .notification = transfer.batches.count == 1
+                                ? std::span<const std::byte>(transfer.notification.bytes)
+                                : std::span<const std::byte>(),
+            .notifications_before = frames_.notified(),
+            .notifies = &transfer.notification.in_batch,
+            .cookie = cookie});
   if (!status.ok()) {
     batches_.remove(cookie);
     const bool names_pair = !transfer.batches.more.empty() && status.code() != Code::no_resource;

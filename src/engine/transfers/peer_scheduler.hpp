@@ -197,8 +197,6 @@ class PeerScheduler final : private RendezvousHost {
   void dismiss(const TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void pump() LINKSPAN_REQUIRES(mutex_);
   Status post_next(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
-  std::span<const transport::BatchPair> alike_after_next(const TransferState& transfer)
-      LINKSPAN_REQUIRES(mutex_);
   static bool must_wait_for_stream(const Status& status, const TransferState& transfer);
   bool resume(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   bool resume_copy(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
@@ -266,9 +264,7 @@ class PeerScheduler final : private RendezvousHost {
   base::Time next_expiry_ LINKSPAN_GUARDED_BY(mutex_) = base::Time::max();  // a lower bound
   std::size_t finishing_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // only their notification is left
   std::size_t ended_ LINKSPAN_GUARDED_BY(mutex_) = 0;      // became quiet since the last progress()
-  // Of the batch that is being posted.
-  std::vector<Block> scratch_ LINKSPAN_GUARDED_BY(mutex_);
-  std::vector<transport::BatchPair> pairs_ LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<Block> scratch_ LINKSPAN_GUARDED_BY(mutex_);  // of the batch that is being posted
   std::vector<std::shared_ptr<void>> garbage_ LINKSPAN_GUARDED_BY(mutex_);
 
   Rendezvous rendezvous_ LINKSPAN_GUARDED_BY(mutex_){*this};

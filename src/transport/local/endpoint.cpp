@@ -112,23 +112,26 @@ Status LocalEndpoint::post(const Batch& batch) {
 void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
                          BatchSummary& size) {
   const auto* const pages = std::get_if<Pages>(&batch.shape);
-  if (batch.more.empty() || pages == nullptr || !batch.checked || pages->indices_on_gpu ||
+  if (batch.more == nullptr || pages == nullptr || !batch.checked || pages->indices_on_gpu ||
       size.bytes == 0 || path.mapped == Mapped::nothing || path.copiers == nullptr)
     return;
   const Capabilities& limits = transport_.capabilities();
   const BatchSummary one = size;
-  const std::uint64_t most =
-      std::min({std::uint64_t{copy::GpuCopier::kPairs}, batch.more.size() + 1,
-                limits.max_batch_pages / one.blocks, limits.max_batch_bytes / one.bytes});
+  const std::uint64_t fit =
+      std::min({std::uint64_t{copy::GpuCopier::kPairs}, limits.max_batch_pages / one.blocks,
+                limits.max_batch_bytes / one.bytes});
+  const std::size_t most = fit < 2 ? 0 : batch.more->count(fit - 1);
+  if (most == 0) return;
   BatchSummary all = one;
-  all.blocks *= most;
-  all.bytes *= most;
+  all.blocks *= most + 1;
+  all.bytes *= most + 1;
   const Route chosen = route(facts(batch.op, *inflight.target, *inflight.remote, path, all, false));
-  if (most < 2 || chosen.where != Where::here || chosen.method != copy::Method::sm_kernel) return;
+  if (chosen.where != Where::here || chosen.method != copy::Method::sm_kernel) return;
   const LocalKey &here = inflight.target->key, &there = inflight.remote->key();
-  inflight.more.reserve(most - 1);
-  inflight.bases.reserve(most - 1);
-  for (const BatchPair& pair : batch.more.first(most - 1)) {
+  inflight.more.reserve(most);
+  inflight.bases.reserve(most);
+  for (std::size_t i = 0; i < most; ++i) {
+    const BatchPair pair = batch.more->at(i);
     auto target = check(batch, pair);
     if (!target.ok()) break;  // reported when it is posted
     const auto& mapping = static_cast<const LocalMapping&>(*pair.remote);
