@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
 FOLDER = CACHE / "linkspan/integrations"
 LIMIT_S = 1200
-# What a package imports, where tests start it and do not only read its source.
+# Imports of Ray, which the tests start. Of the others they read the source.
 NEEDED = {
     "ray": ["click==8.5.1", "filelock==4.3.1", "jsonschema==4.26.0", "msgpack==1.2.4",
             "packaging==26.4", "protobuf==7.36.2", "pyyaml==6.0.4", "requests==2.34.2"],

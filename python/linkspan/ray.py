@@ -31,7 +31,7 @@ from ray.experimental.rdt.tensor_transport_manager import (
     TensorTransportMetadata,
 )
 
-from . import _tensors
+from . import _tensors, util
 from ._core import Descriptor, Future, Peer, Region, RemoteRegion
 from ._engine import Engine
 from ._errors import DisconnectedError, Error
@@ -265,7 +265,7 @@ class LinkspanTransport(TensorTransportManager):
                 actor = ray.get_runtime_context().get_actor_id()
                 engine = Engine(f"ray {actor or 'driver'} {os.getpid()}")
                 engine.listen()
-                if _may_leave_the_host():
+                if util.tcp_is_configured():
                     host = ray.util.get_node_ip_address()
                     engine.listen(f"tcp:[{host}]:0" if ":" in host else f"tcp:{host}:0")
                 self._engine = engine
@@ -335,12 +335,6 @@ def _deadline() -> float:
         raise ValueError(
             f"RAY_rdt_fetch_fail_timeout_milliseconds={text!r}: give whole milliseconds"
         ) from None
-
-
-def _may_leave_the_host() -> bool:
-    return os.environ.get("LINKSPAN_SECURITY") == "insecure" or any(
-        os.environ.get(name) for name in ("LINKSPAN_SECRET", "LINKSPAN_SECRET_FILE")
-    )
 
 
 def _failure(obj_id: str, error: Exception) -> RayDirectTransportError:

@@ -19,9 +19,17 @@ from . import _memory
 from ._core import Peer, Region, Strides
 from ._engine import Engine
 
-__all__ = ["RENDEZVOUS_TAG", "packed", "rendezvous"]
+__all__ = ["RENDEZVOUS_TAG", "packed", "rendezvous", "tcp_is_configured"]
 
 RENDEZVOUS_TAG = (1 << 64) - 1  # of send() and recv(): the rank that has connected
+
+
+def tcp_is_configured() -> bool:
+    """Returns whether the environment lets TCP leave loopback: it names a secret, or
+    LINKSPAN_SECURITY is "insecure". For programs that choose by themselves whether to listen."""
+    return os.environ.get("LINKSPAN_SECURITY") == "insecure" or any(
+        os.environ.get(name) for name in ("LINKSPAN_SECRET", "LINKSPAN_SECRET_FILE")
+    )
 
 
 def packed(region: Region, memory: Any, *, remote_base: int = 0) -> Strides:

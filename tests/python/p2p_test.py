@@ -13,12 +13,12 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
 import linkspan
 import pytest
+from child_process import socket_folder  # noqa: F401
 
 P2P = pathlib.Path(__file__).resolve().parents[2] / "p2p"
 PACKAGES = str(pathlib.Path(linkspan.__file__).parents[1])  # where this process found linkspan
@@ -47,13 +47,6 @@ def run(
         stderr=subprocess.STDOUT,
         timeout=limit,
     )
-
-
-@pytest.fixture(autouse=True)
-def socket_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="linkspan-p2p-") as folder:
-        monkeypatch.setenv("LINKSPAN_SOCKET_DIR", folder)
-        yield folder
 
 
 @pytest.fixture

@@ -91,3 +91,23 @@ def test_wrong_arguments() -> None:
             util.rendezvous(engine, 0, 2)
         with pytest.raises(ValueError, match="rank=2 of world_size=2"):
             util.rendezvous(engine, 2, 2, path="/tmp/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "configured"),
+    [
+        ("LINKSPAN_SECRET", "x", True),
+        ("LINKSPAN_SECRET_FILE", "/run/secret", True),
+        ("LINKSPAN_SECRET", "", False),
+        ("LINKSPAN_SECURITY", "insecure", True),
+        ("LINKSPAN_SECURITY", "encrypted", False),
+    ],
+)
+def test_tcp_is_configured(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, configured: bool
+) -> None:
+    for each in ("LINKSPAN_SECRET", "LINKSPAN_SECRET_FILE", "LINKSPAN_SECURITY"):
+        monkeypatch.delenv(each, raising=False)
+    assert not util.tcp_is_configured()
+    monkeypatch.setenv(name, value)
+    assert util.tcp_is_configured() == configured

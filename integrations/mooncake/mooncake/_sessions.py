@@ -13,6 +13,7 @@ import threading
 import weakref
 
 import linkspan
+from linkspan import util
 
 from ._failures import Failure
 from ._ranges import RemoteRanges
@@ -38,13 +39,6 @@ def split(session: str, what: str = "session") -> tuple[str, int]:
     return ("127.0.0.1" if host in _LOOPBACK else host), int(port)
 
 
-def uses_tcp() -> bool:
-    """True if the environment says how TCP beyond this host is protected, or that it is not."""
-    return os.environ.get("LINKSPAN_SECURITY") == "insecure" or any(
-        os.environ.get(name) for name in ("LINKSPAN_SECRET", "LINKSPAN_SECRET_FILE")
-    )
-
-
 def _socket_name(host: str, port: int) -> str:
     return f"mooncake-{host.replace(':', '_')}-{port}"
 
@@ -62,7 +56,7 @@ class Listener:
     def __init__(self, local_hostname: str) -> None:
         host, port = split(local_hostname, "local_hostname")
         self._reserved = None
-        if not uses_tcp():  # a number that no other program of this host has
+        if not util.tcp_is_configured():  # a number that no other program of this host has
             self._reserved = socket.socket()
             weakref.finalize(self, self._reserved.close)
             try:
@@ -112,7 +106,7 @@ class Sessions:
             raise Failure(f'session "{session}" has no port: give "host:port" of get_rpc_port()')
         path = f"{self._folder}/{_socket_name(host, port)}"
         ways: list[tuple[str, str | tuple[str, int]]] = [(path, path.removeprefix("unix:"))]
-        if uses_tcp():
+        if util.tcp_is_configured():
             ways.append((_tcp(host, port), (host, port)))
         why = []
         for address, place in ways:

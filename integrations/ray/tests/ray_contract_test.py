@@ -19,7 +19,7 @@ RDT = "ray/experimental/rdt"
 
 def tree(root: pathlib.Path, name: str) -> ast.Module:
     if not (root / name).is_file():
-        pytest.skip("needs Ray, which ./dev setup fetches")
+        pytest.skip("needs Ray, which ./dev test fetches")
     return ast.parse((root / name).read_text())
 
 

@@ -32,7 +32,7 @@ def has_torch(python: str) -> bool:
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_the_example(library: str) -> None:
     if not (RAY / "pin").is_file():
-        pytest.skip("needs Ray, which ./dev setup fetches")
+        pytest.skip("needs Ray, which ./dev test fetches")
     python = sys.executable
     if library == "torch":
         python = next((each for each in (python, DEBIAN) if has_torch(each)), "")

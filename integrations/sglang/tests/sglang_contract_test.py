@@ -27,7 +27,7 @@ GROUPS = "sglang.srt.arg_groups"
 
 def source(name: str) -> str:
     if not (SRT / name).is_file():
-        pytest.skip("needs SGLang, which ./dev setup fetches")
+        pytest.skip("needs SGLang, which ./dev test fetches")
     return (SRT / name).read_text()
 
 
