@@ -19,9 +19,9 @@ inline constexpr Duration kWithoutMemory = std::chrono::milliseconds(100);
 /// Returns the Status of an operation without memory. Allocates nothing.
 const Status& no_memory(Scope scope = Scope::request) noexcept;
 
-/// Returns what `run` returns, or no_memory() where that throws.
+/// Returns what `run` returns, a Status or a Result, or no_memory() where that throws.
 template <class Run>
-Status or_no_memory(const Run& run) noexcept {
+auto or_no_memory(const Run& run) noexcept -> decltype(run()) {
   try {
     return run();
   } catch (const std::exception&) {

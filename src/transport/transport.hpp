@@ -62,8 +62,7 @@ class Mapping {
 struct StreamDependencies {
   const cuda::Event* after = nullptr;  ///< The batch runs after the work this has recorded.
   std::uint64_t stream = 0;            ///< Identifies the stream, which may stall for long.
-  /// Out: the event recorded after the batch. Stays empty if only the Completion reports the end.
-  std::optional<cuda::PooledEvent>* release = nullptr;
+  bool wants_event = false;            ///< Asks for Posted::event.
 };
 
 /// Carries a user's TransferOptions to the copier or wire.
@@ -130,25 +129,28 @@ struct Batch {
   /// because one kernel copies them all. Read during post() only; the regions of those that it took
   /// are borrowed as `local` and `remote` are.
   const WaitingPairs* more = nullptr;
-  /// Out: of an OK post(), how many of `more` it took. Other transports leave it unchanged.
-  std::size_t* joined = nullptr;
   /// For pages: where the shape's lists begin in the user's, or in those of `kept`.
   std::uint64_t first = 0;
   /// For Pages::indices_on_gpu: the GPU whose memory the user named for them. Zero: pinned memory.
   GpuUuid indices_gpu{};
   StreamDependencies streams = {};  ///< Read during post() only.
   TransferHints hints = {};
-  /// Out: set by post(), and corrected until the Completion. May be null.
-  PathTaken* path_taken = nullptr;
   /// For the peer's user, with a write. Read during post() only.
   std::span<const std::byte> notification{};
   /// Notifications that this side sent over the control connection before. The peer's user gets
   /// `notification` after these.
   std::uint64_t notifications_before = 0;
-  /// Out, if `notification` is not empty: post() sets it if the notification travels with the
-  /// batch; an OK Completion then means that the peer has it. Other transports leave it unchanged.
-  bool* notifies = nullptr;
   std::uint64_t cookie = 0;  ///< Unique among those in flight; returned in the Completion.
+};
+
+/// What a transport has begun.
+struct Posted {
+  PathTaken path{};        ///< May still change: the Completion has the last one.
+  std::size_t joined = 0;  ///< How many pairs of Batch::more it took.
+  /// The notification travels with the batch: an OK Completion means that the peer has it.
+  bool notifies = false;
+  /// Recorded after the batch, if asked for. Empty if only the Completion reports the end.
+  std::optional<cuda::PooledEvent> event{};
 };
 
 /// Reports the end of a batch once it is quiet: whatever the status, the transport never again
@@ -156,6 +158,7 @@ struct Batch {
 struct Completion {
   std::uint64_t cookie = 0;
   Status status;  ///< OK: visible to CPU code and kernels that start after they learn of it.
+  PathTaken path{};
 };
 
 /// Receives what progress() delivers. An interface, because to make a std::function may allocate.
@@ -216,7 +219,7 @@ class Endpoint {
   /// permission_denied: the peer does not permit it. unsupported: a capability is absent, or the
   /// batch depends on a CUDA stream and no GPU of this process copies it. unreachable: no path.
   /// canceled: closed. timed_out, disconnected: no peer.
-  virtual Status post(const Batch& batch) = 0;
+  virtual Result<Posted> post(const Batch& batch) = 0;
   /// Asks for an early end. The Completion still comes once the batch is quiet, as OK or as
   /// `canceled`, after which any part may have been written. Ignores a cookie not in flight.
   virtual void cancel(std::uint64_t cookie) = 0;

@@ -11,13 +11,13 @@ TEST_P(TransportConformance, ABatchThatWentWithOthersTellsTheirWay) {
   constexpr std::uint64_t kBytes = 4096;
   link->here->fill(1);
   link->there->fill(2);
-  std::vector<transport::PathTaken> ways(8);
-  const auto path = [&ways](std::size_t i) { return std::string(ways[i].path); };
+  std::vector<std::uint64_t> cookies(8);
+  const auto path = [&](std::size_t i) { return std::string(link->paths.at(cookies[i]).path); };
   FakeCudaHold held(fake, 0);
-  for (std::size_t i = 0; i < ways.size(); ++i) {
+  for (std::size_t i = 0; i < cookies.size(); ++i) {
     const Block block{i * kBytes, i * kBytes, kBytes};
-    Batch batch = link->batch(std::span(&block, 1));
-    batch.path_taken = &ways[i];
+    const Batch batch = link->batch(std::span(&block, 1));
+    cookies[i] = batch.cookie;
     EXPECT_EQ(link->post(batch).to_string(), "ok") << i;
     EXPECT_EQ(path(i), "cuda_ipc+copy_engine") << i;
   }
@@ -26,9 +26,9 @@ TEST_P(TransportConformance, ABatchThatWentWithOthersTellsTheirWay) {
   EXPECT_TRUE(link->drain());
   for (const auto& [cookie, status] : link->done) EXPECT_EQ(status.to_string(), "ok") << cookie;
   const bool kernel = take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok();
-  for (std::size_t i = 0; i < ways.size(); ++i)
+  for (std::size_t i = 0; i < cookies.size(); ++i)
     EXPECT_EQ(path(i), i > 0 && kernel ? "cuda_ipc+sm_kernel" : "cuda_ipc+copy_engine") << i;
-  link->there->expect(0, *link->here, 0, ways.size() * kBytes);
+  link->there->expect(0, *link->here, 0, cookies.size() * kBytes);
   link->there->check();
 }
 

@@ -87,7 +87,7 @@ class LoopEndpoint final : public Endpoint {
   LoopEndpoint(std::shared_ptr<Wire> wire, Deadline deadline)
       : wire_(std::move(wire)), connect_by_(deadline) {}
 
-  Status post(const Batch& batch) override {
+  Result<transport::Posted> post(const Batch& batch) override {
     if (closed_) return Status(Code::canceled, Scope::peer, "endpoint is closed");
     if (gone_) return Status(Code::disconnected, Scope::peer, "the other end is gone");
     if (!connected()) {
@@ -107,13 +107,12 @@ class LoopEndpoint final : public Endpoint {
       return Status(Code::unsupported, Scope::request, "loopback reads no GPU's memory");
     auto blocks = checked(batch);
     if (!blocks) return Status(Code::invalid_argument, Scope::request, "malformed batch");
-    if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
     slots_.push_back({.op = batch.op,
                       .local = batch.local,
                       .token = remote.token,
                       .blocks = *std::move(blocks),
                       .cookie = batch.cookie});
-    return {};
+    return transport::Posted{.path = {.path = kPath, .by_peer = false}};
   }
 
   void cancel(std::uint64_t cookie) override {

@@ -188,11 +188,10 @@ TEST_P(TransportConformance, HoldsToItsCapabilities) {
     EXPECT_EQ(link->post(link->batch(kOneByte, Op::read)).code(), Code::unsupported);
   }
   if (!can.orders_streams) {  // those that do: stream_order_test
-    std::optional<cuda::PooledEvent> release;
     Batch batch = link->batch(kOneByte);
-    batch.streams.release = &release;
+    batch.streams.wants_event = true;
     link->run(batch);
-    EXPECT_FALSE(release.has_value());
+    EXPECT_FALSE(link->posted.event.has_value());
   }
   std::vector<Block> many(can.max_batch_blocks, Block{0, 0, 0});
   link->run(link->batch(many));

@@ -155,10 +155,13 @@ Status Link::retract(End& end, const Memory& memory) {
 
 Status Link::post(const Batch& batch) {
   posting_ = true;
-  Status status = endpoint->post(batch);
+  auto begun = endpoint->post(batch);
   posting_ = false;
-  if (status.ok()) inflight_.insert(batch.cookie);
-  return status;
+  if (!begun.ok()) return begun.status();
+  inflight_.insert(batch.cookie);
+  paths[batch.cookie] = begun->path;
+  posted = *std::move(begun);
+  return {};
 }
 
 Status deliver(Endpoint& endpoint, base::Frame& message) {
@@ -218,6 +221,7 @@ void Link::complete(Completion&& completion) {
   EXPECT_FALSE(posting_) << "a sink was called from inside post()";
   EXPECT_EQ(inflight_.erase(completion.cookie), 1u) << "not in flight: " << completion.cookie;
   done[completion.cookie] = completion.status;
+  if (!completion.path.path.empty()) paths[completion.cookie] = completion.path;
 }
 
 void TransportConformance::SetUp() {

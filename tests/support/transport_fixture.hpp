@@ -193,8 +193,10 @@ class Link final : private CompletionSink {
   std::unique_ptr<Memory> here, there;
   PublishedKey key;
   std::unique_ptr<Mapping> remote;
-  Endpoint* endpoint = nullptr;          // near's
-  std::map<std::uint64_t, Status> done;  // by cookie
+  Endpoint* endpoint = nullptr;                         // near's
+  std::map<std::uint64_t, Status> done;                 // by cookie
+  std::map<std::uint64_t, transport::PathTaken> paths;  // by cookie, as it was known last
+  transport::Posted posted;                             // of the last batch
 
  private:
   void complete(Completion&& completion) override;

@@ -19,8 +19,8 @@ class BatchTableTest : public ::testing::Test {
   /// Returns what handle() has reported.
   Handled handle() {
     Handled all;
-    table_.handle([&](TransferState& transfer, const Status& status) {
-      all.emplace_back(&transfer, name_of(status.code()));
+    table_.handle([&](TransferState& transfer, const transport::Completion& completion) {
+      all.emplace_back(&transfer, name_of(completion.status.code()));
     });
     return all;
   }
@@ -80,7 +80,7 @@ TEST_F(BatchTableTest, AllocatesNothingForACompletion_WhenEachBatchOfManyComplet
   test::fail_each_allocation(
       [&] {
         for (const std::uint64_t cookie : std::exchange(cookies, {})) table_.complete({cookie, {}});
-        table_.handle([&](TransferState&, const Status&) { ++handled; });
+        table_.handle([&](TransferState&, const transport::Completion&) { ++handled; });
       },
       [](bool threw) { EXPECT_FALSE(threw) << "a Completion was lost"; });
   EXPECT_EQ(handled, kBatches);

@@ -93,10 +93,10 @@ class FakeEndpoint final : public transport::Endpoint {
     change([&] { served_ = served; });
   }
   /// Makes the next progress() deliver the Completion of a batch in flight.
-  void complete(std::uint64_t cookie, const Status& status = {}) {
+  void complete(std::uint64_t cookie, const Status& status = {}, std::string_view path = "") {
     change([&] {
       EXPECT_EQ(std::erase(in_flight_, cookie), 1u) << "not in flight: " << cookie;
-      due_.push_back({cookie, status});
+      due_.push_back({cookie, status, {.path = path}});
     });
   }
   /// Completes the batches in flight.
@@ -111,7 +111,7 @@ class FakeEndpoint final : public transport::Endpoint {
   bool closed() const { return copy(closed_); }
 
   // Endpoint
-  Status post(const transport::Batch& batch) override {
+  Result<transport::Posted> post(const transport::Batch& batch) override {
     ++calls_.posts;
     const base::MutexLock lock(mutex_);
     if (!refusal_.ok()) return refusal_;
@@ -119,13 +119,12 @@ class FakeEndpoint final : public transport::Endpoint {
     const auto* const blocks = std::get_if<std::span<const Block>>(&batch.shape);
     posted_.push_back({batch.cookie, batch.op, blocks == nullptr ? 0 : blocks->size(),
                        text_of(batch.notification), batch.notifications_before,
-                       batch.streams.release != nullptr,
+                       batch.streams.wants_event,
                        batch.more == nullptr ? 0 : batch.more->count(~std::size_t{0})});
-    if (batch.more != nullptr) *batch.joined = batch.more->count(joins_);
     in_flight_.push_back(batch.cookie);
-    if (batch.path_taken != nullptr) batch.path_taken->path = "fake";
-    if (carries_ && !batch.notification.empty()) *batch.notifies = true;
-    return {};
+    return transport::Posted{.path = {.path = "fake"},
+                             .joined = batch.more == nullptr ? 0 : batch.more->count(joins_),
+                             .notifies = carries_ && !batch.notification.empty()};
   }
   void cancel(std::uint64_t cookie) override {
     ++calls_.cancels;

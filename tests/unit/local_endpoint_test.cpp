@@ -467,12 +467,12 @@ class LocalBounce : public LocalEndpointTest {
   void post(std::uint64_t cookie, Op op = Op::write) {
     const Block all{0, 0, kBytes};
     const auto region = us_.registry.all().front();
-    const Status status = endpoint_->post({.op = op,
-                                           .local = &region->region(),
-                                           .remote = remote_.get(),
-                                           .shape = std::span(&all, 1),
-                                           .cookie = cookie});
-    EXPECT_EQ(status.to_string(), "ok");
+    const auto posted = endpoint_->post({.op = op,
+                                         .local = &region->region(),
+                                         .remote = remote_.get(),
+                                         .shape = std::span(&all, 1),
+                                         .cookie = cookie});
+    EXPECT_EQ(posted.status().to_string(), "ok");
   }
   /// The next request to execute, of what it was offered before; null: none came.
   const schema::Execute* asked() {

@@ -74,11 +74,13 @@ class NcclNetEndpointTest : public ::testing::Test {
   }
   Status post(Op op, const Mapping& remote) {
     const Block block{0, 0, 16};
-    return endpoint_->post({.op = op,
-                            .local = &region_->region(),
-                            .remote = &remote,
-                            .shape = std::span(&block, 1),
-                            .cookie = kCookie});
+    return endpoint_
+        ->post({.op = op,
+                .local = &region_->region(),
+                .remote = &remote,
+                .shape = std::span(&block, 1),
+                .cookie = kCookie})
+        .status();
   }
   /// Lets the time pass. The TransferScheduler polls each second.
   void passes(Duration time) {

@@ -34,7 +34,7 @@ class PeerEndpointsTest : public ::testing::Test {
     return endpoint;
   }
   static void post(test::FakeEndpoint& endpoint, std::uint64_t cookie) {
-    test::must(endpoint.post({.shape = std::span<const Block>(), .cookie = cookie}));
+    test::must(endpoint.post({.shape = std::span<const Block>(), .cookie = cookie}).status());
     endpoint.complete(cookie);
   }
 
@@ -90,8 +90,8 @@ TEST_F(PeerEndpointsTest, StopAndCloseEach) {
 }
 
 TEST_F(PeerEndpointsTest, EndThePeerForEach_AndAreDrainedWhenAllAre) {
-  test::must(first_.post({.shape = std::span<const Block>(), .cookie = 1}));
-  test::must(last_.post({.shape = std::span<const Block>(), .cookie = 2}));
+  test::must(first_.post({.shape = std::span<const Block>(), .cookie = 1}).status());
+  test::must(last_.post({.shape = std::span<const Block>(), .cookie = 2}).status());
   last_.set_drained(false);
   endpoints_.peer_terminated();
   Sink sink;

@@ -73,6 +73,17 @@ TEST_F(PeerSchedulerTest, MakesATransferQuietOnce_WhenEachBatchHasCompleted) {
   EXPECT_EQ(scheduler().unquiet(), 0u);
 }
 
+TEST_F(PeerSchedulerTest, ReportsThePathOfTheCompletion_WhereItHasOne) {
+  const auto transfer = started(2);
+  const auto cookies = endpoint().in_flight();
+  EXPECT_EQ(transfer->batches.path_taken.path, "fake");
+  endpoint().complete(cookies[0], {}, "another");
+  endpoint().complete(cookies[1]);
+  progress();
+  EXPECT_EQ(end_of(*transfer), "ok");
+  EXPECT_EQ(transfer->batches.path_taken.path, "another");
+}
+
 TEST_F(PeerSchedulerTest, QueuesTheRest_BeyondTheRoomOfTheEndpoint) {
   endpoint().set_room(2);
   const auto first = started(3);

@@ -165,17 +165,17 @@ class TcpConnectionGroup : public ::testing::Test {
   }
   Status post(linkspan::Op op, std::uint64_t offset, std::uint64_t bytes,
               const Bytes& notification = {}) {
-    notifies_ = false;
     const Block block{offset, offset, bytes};
-    return endpoint_->post({.op = op,
-                            .local = &region_->region(),
-                            .remote = remote_.get(),
-                            .shape = std::span(&block, 1),
-                            .hints = wishes_,
-                            .notification = notification,
-                            .notifications_before = notifications_before_,
-                            .notifies = &notifies_,
-                            .cookie = ++cookies_});
+    const auto posted = endpoint_->post({.op = op,
+                                         .local = &region_->region(),
+                                         .remote = remote_.get(),
+                                         .shape = std::span(&block, 1),
+                                         .hints = wishes_,
+                                         .notification = notification,
+                                         .notifications_before = notifications_before_,
+                                         .cookie = ++cookies_});
+    notifies_ = posted.ok() && posted->notifies;
+    return posted.status();
   }
   Status end() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 5s);

@@ -83,11 +83,13 @@ TEST_F(TcpConnectionGroup, StoresAWordWhole) {
 /// Frames have at most 4096 bytes, so the 8-byte value does not fit after the data before it.
 TEST_F(TcpConnectionGroup, SendsAWordInOneFrame) {
   const std::array<Block, 2> blocks{{{1, 1, kMinChunk - 4}, {5000, 5000, 8}}};
-  must(endpoint_->post({.op = linkspan::Op::write,
-                        .local = &region_->region(),
-                        .remote = remote_.get(),
-                        .shape = std::span<const Block>(blocks),
-                        .cookie = ++cookies_}));
+  must(endpoint_
+           ->post({.op = linkspan::Op::write,
+                   .local = &region_->region(),
+                   .remote = remote_.get(),
+                   .shape = std::span<const Block>(blocks),
+                   .cookie = ++cookies_})
+           .status());
   for (const Block& block : blocks) {
     const auto heard = next();
     ASSERT_TRUE(heard.has_value());
@@ -518,11 +520,13 @@ TEST_F(TcpConnectionGroup, ACancelGoesBehindItsQuestion) {
   // Questions of 64 KiB, until neither socket takes more; and one for each, to be canceled.
   const std::vector<Block> many(kMaxSpans, Block{0, 0, 1});
   for (unsigned i = 0; i < 62; ++i)
-    must(endpoint_->post({.op = linkspan::Op::read,
-                          .local = &region_->region(),
-                          .remote = remote_.get(),
-                          .shape = std::span(many),
-                          .cookie = ++cookies_}));
+    must(endpoint_
+             ->post({.op = linkspan::Op::read,
+                     .local = &region_->region(),
+                     .remote = remote_.get(),
+                     .shape = std::span(many),
+                     .cookie = ++cookies_})
+             .status());
   const std::uint64_t ids[] = {cookies_ + 1, cookies_ + 2};
   for (int i = 0; i < 2; ++i) must(post(linkspan::Op::read, 0, 64));
   using QueuedFrames = std::map<std::uint64_t, std::vector<FrameType>>;
@@ -584,11 +588,13 @@ class TcpTurnsOnDevice : public TcpConnectionGroup {
   }
   void post_from_gpu() {
     const Block all{0, 0, kBytes};
-    must(endpoint_->post({.op = linkspan::Op::write,
-                          .local = &on_gpu_->region(),
-                          .remote = remote_.get(),
-                          .shape = std::span(&all, 1),
-                          .cookie = ++cookies_}));
+    must(endpoint_
+             ->post({.op = linkspan::Op::write,
+                     .local = &on_gpu_->region(),
+                     .remote = remote_.get(),
+                     .shape = std::span(&all, 1),
+                     .cookie = ++cookies_})
+             .status());
   }
 
   std::unique_ptr<test::Buffer> gpu_;

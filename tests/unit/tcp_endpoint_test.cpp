@@ -31,8 +31,9 @@ struct Asking {
   }
   /// Returns the reason why it takes no batch, or that the region of this one is another peer's.
   Status refusal() const {
-    return endpoint->post(
-        {.op = linkspan::Op::write, .remote = &strange, .shape = std::span<const Block>()});
+    return endpoint
+        ->post({.op = linkspan::Op::write, .remote = &strange, .shape = std::span<const Block>()})
+        .status();
   }
 
   /// Lets the time pass in steps of a tenth of a second.
@@ -194,11 +195,13 @@ TEST_F(TcpConnectionGroup, ACanceledBatchEndsAtOnceWhereNoConnectionHasCome) {
         encode(TcpTransportAddress{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}),
         channel_, base::Deadline::after(base::Clock::steady(), 1min)));
     const Block block{0, 0, 100};
-    must(lonely->post({.op = op,
-                       .local = &region_->region(),
-                       .remote = remote_.get(),
-                       .shape = std::span(&block, 1),
-                       .cookie = ++cookies_}));
+    must(lonely
+             ->post({.op = op,
+                     .local = &region_->region(),
+                     .remote = remote_.get(),
+                     .shape = std::span(&block, 1),
+                     .cookie = ++cookies_})
+             .status());
     lonely->progress(ends_);
     EXPECT_FALSE(ends_.all.contains(cookies_));
     lonely->cancel(cookies_);
@@ -233,11 +236,13 @@ TEST_F(TcpConnectionGroup, BeginsABatchOrNone_WhenMemoryEnds) {
     begin();
     test::fail_each_allocation(
         [&, op = op] {
-          must(endpoint->post({.op = op,
-                               .local = &region->region(),
-                               .remote = remote_.get(),
-                               .shape = std::span(&block, 1),
-                               .cookie = ++cookies_}));
+          must(endpoint
+                   ->post({.op = op,
+                           .local = &region->region(),
+                           .remote = remote_.get(),
+                           .shape = std::span(&block, 1),
+                           .cookie = ++cookies_})
+                   .status());
         },
         [&](bool threw) {
           EXPECT_EQ(transport_.retract(region->region(), false).code(),

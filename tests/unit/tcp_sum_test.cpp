@@ -254,12 +254,14 @@ TEST_F(TcpSumsOnDevice, GoOnFromSlotToSlot) {
   for (std::uint64_t i = 0; i < kBlocks; ++i) blocks.push_back({i * 11, i * 11, 8});
   const Bytes data = counting(kBlocks * 8);
   for (const std::size_t at : {std::size_t{0}, data.size() / 2, data.size() - 1, data.size()}) {
-    must(endpoint_->post({.op = linkspan::Op::read,
-                          .local = &on_gpu_->region(),
-                          .remote = remote_.get(),
-                          .shape = std::span<const Block>(blocks),
-                          .hints = wishes_,
-                          .cookie = ++cookies_}));
+    must(endpoint_
+             ->post({.op = linkspan::Op::read,
+                     .local = &on_gpu_->region(),
+                     .remote = remote_.get(),
+                     .shape = std::span<const Block>(blocks),
+                     .hints = wishes_,
+                     .cookie = ++cookies_})
+             .status());
     ASSERT_TRUE(next().has_value());
     if (at != data.size())
       send_flipped(summed_data(cookies_), data, base::kFrameHeaderBytes + 24 + at);

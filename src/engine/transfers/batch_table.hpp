@@ -38,14 +38,13 @@ class BatchTable final : public transport::CompletionSink {
   void complete(transport::Completion&& completion) override {
     completions_.push_back(std::move(completion));
   }
-  /// Calls `act(transfer, status)` for each Completion since the last call, in their order.
+  /// Calls `act(transfer, completion)` for each Completion since the last call, in their order.
   template <class Act>
   void handle(Act act) {
     handled_.clear();
     handled_.swap(completions_);  // both keep their capacity
     for (transport::Completion& completion : handled_)
-      if (const auto batch = batches_.extract(completion.cookie))
-        act(*batch->of, std::move(completion.status));
+      if (const auto batch = batches_.extract(completion.cookie)) act(*batch->of, completion);
   }
 
  private:

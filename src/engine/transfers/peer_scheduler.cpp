@@ -129,41 +129,39 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   const std::uint64_t cookie = batches_.add(transfer, between.transport);
   transport::Endpoint& endpoint = *endpoints_.at(between.transport);
   const PairsAfterNext more(transfer);
-  std::size_t joined = 0;
   const auto post = [&](const transport::Batch& batch) {
     return base::or_no_memory([&] { return endpoint.post(batch); });
   };
-  Status status =
-      post({.op = transfer.op,
-            .local = &between.local->region(),
-            .remote = between.remote->mappings[between.transport].get(),
-            .shape = shape,
-            .checked = plan.checked,
-            .kept = kept,
-            .more = &more,
-            .joined = &joined,
-            .first = plan.first(index),
-            .indices_gpu = plan.indices_gpu,
-            .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
-                        .stream = transfer.streams.after.key,
-                        // With several batches the last may be in the stream before the others.
-                        .release = transfer.batches.count == 1 && transfer.streams.wants_release
-                                       ? &transfer.streams.release_event
-                                       : nullptr},
-            .hints = transfer.batches.hints,
-            .path_taken = has_path ? &transfer.batches.path_taken : nullptr,
-            .notification = transfer.batches.count == 1
-                                ? std::span<const std::byte>(transfer.notification.bytes)
-                                : std::span<const std::byte>(),
-            .notifications_before = frames_.notified(),
-            .notifies = &transfer.notification.in_batch,
-            .cookie = cookie});
-  if (!status.ok()) {
+  auto posted = post(
+      {.op = transfer.op,
+       .local = &between.local->region(),
+       .remote = between.remote->mappings[between.transport].get(),
+       .shape = shape,
+       .checked = plan.checked,
+       .kept = kept,
+       .more = &more,
+       .first = plan.first(index),
+       .indices_gpu = plan.indices_gpu,
+       .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
+                   .stream = transfer.streams.after.key,
+                   // With several batches the last may be in the stream before the others.
+                   .wants_event = transfer.batches.count == 1 && transfer.streams.wants_release},
+       .hints = transfer.batches.hints,
+       .notification = transfer.batches.count == 1
+                           ? std::span<const std::byte>(transfer.notification.bytes)
+                           : std::span<const std::byte>(),
+       .notifications_before = frames_.notified(),
+       .cookie = cookie});
+  if (!posted.ok()) {
+    const Status& status = posted.status();
     batches_.remove(cookie);
     const bool names_pair = !transfer.batches.more.empty() && status.code() != Code::no_resource;
     return names_pair ? status_of_pair(transfer.batches.part, status) : status;
   }
-  transfer.count_posted(joined);
+  if (has_path) transfer.batches.path_taken = posted->path;
+  transfer.notification.in_batch = posted->notifies;
+  transfer.streams.release_event = std::move(posted->event);
+  transfer.count_posted(posted->joined);
   if (transfer.batches.all_posted()) transfer.streams.mark.reset();
   return {};
 }

@@ -153,16 +153,17 @@ std::size_t PeerScheduler::advance(base::Time now) {
                                   no_thread_safety_analysis) { return resume(transfer); });
     });
   endpoints_.progress(batches_);
-  batches_.handle(
-      [&](TransferState& transfer, Status status) LINKSPAN_TSA(no_thread_safety_analysis) {
-        --transfer.batches.in_flight;
-        if (!status.ok() && transfer.ending.first_error.ok()) {
-          transfer.ending.first_error = std::move(status);
-          try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
-        }
-        if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
-          end_if_quiet(std::shared_ptr(whole->second));
-      });
+  batches_.handle([&](TransferState& transfer,
+                      transport::Completion& batch) LINKSPAN_TSA(no_thread_safety_analysis) {
+    --transfer.batches.in_flight;
+    if (!batch.path.path.empty()) transfer.batches.path_taken = batch.path;
+    if (!batch.status.ok() && transfer.ending.first_error.ok()) {
+      transfer.ending.first_error = std::move(batch.status);
+      try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
+    }
+    if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
+      end_if_quiet(std::shared_ptr(whole->second));
+  });
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { pump(); });
   if (finishing_ != 0)
     try_step([&]() LINKSPAN_REQUIRES(mutex_) {

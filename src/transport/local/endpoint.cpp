@@ -68,7 +68,7 @@ Result<std::shared_ptr<PublishedRegion>> LocalEndpoint::check(const Batch& batch
   return local;
 }
 
-Status LocalEndpoint::post(const Batch& batch) {
+Result<Posted> LocalEndpoint::post(const Batch& batch) {
   const base::MutexLock lock(transport_.copiers.mutex);
   if (Status status = ready(); !status.ok()) return status;
   const auto found = check(batch, {batch.local, batch.remote});
@@ -80,7 +80,8 @@ Status LocalEndpoint::post(const Batch& batch) {
                                            transport_.capabilities());
   if (!shape.ok()) return shape.status();
   if (batch.hints.checksum)
-    return {Code::unsupported, Scope::request, "what is copied inside a host has no checksum"};
+    return Status(Code::unsupported, Scope::request,
+                  "what is copied inside a host has no checksum");
   shape->size.hints = batch.hints;
   shape->size.indices_gpu = batch.indices_gpu;
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
@@ -94,17 +95,17 @@ Status LocalEndpoint::post(const Batch& batch) {
   inflight.first = batch.first;
   inflight.ctas = batch.hints.ctas;
   join(inflight, batch, mapping.last_path(), shape->size);
-  if (Status status =
-          begin(inflight, *local, mapping.last_path(), *std::move(shape), batch.streams);
+  Posted posted;
+  if (Status status = begin(inflight, *local, mapping.last_path(), *std::move(shape), batch.streams,
+                            &posted.event);
       !status.ok()) {
     inflight_.pop_back();
     return status;
   }
-  if (batch.joined != nullptr) *batch.joined = inflight.more.size();
-  inflight.reported_path = batch.path_taken;
-  if (inflight.reported_path != nullptr) *inflight.reported_path = inflight.path;
+  posted.path = inflight.path;
+  posted.joined = inflight.more.size();
   ++ours_;
-  return {};
+  return posted;
 }
 
 /// Takes of the further pairs the first ones that the kernel copies with the batch's own, and
@@ -159,7 +160,8 @@ void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const
 /// pages as they are; other copiers get blocks.
 Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion& local,
                             const LocalPath& path, CheckedShape shape,
-                            const StreamDependencies& streams) {
+                            const StreamDependencies& streams,
+                            std::optional<cuda::PooledEvent>* event) {
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   };
@@ -233,7 +235,7 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   by_index ? place(inflight, here, there, *shape.pages)
            : place(inflight, here, there, shape.blocks());
   inflight.state = BatchState::copying;
-  Status status = start_some(inflight, streams);
+  Status status = start_some(inflight, streams, event);
   // advance() tries again, except after an event, which is valid during this call only.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
   if (by_index &&

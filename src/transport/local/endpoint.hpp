@@ -39,7 +39,7 @@ class LocalEndpoint final : public Endpoint {
   LocalEndpoint& operator=(const LocalEndpoint&) = delete;
   ~LocalEndpoint() override;
 
-  Status post(const Batch& batch) override;
+  Result<Posted> post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;
@@ -123,7 +123,6 @@ class LocalEndpoint final : public Endpoint {
     BatchState state = BatchState::copying;
     Op op = Op::write;
     PathTaken path;
-    PathTaken* reported_path = nullptr;  // Batch::path_taken
     Mapped mapped = Mapped::nothing;
     std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
     copy::PageList pages;                // instead of pieces, in one order
@@ -164,7 +163,8 @@ class LocalEndpoint final : public Endpoint {
   void join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
             BatchSummary& size);
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
-               CheckedShape shape, const StreamDependencies& streams);
+               CheckedShape shape, const StreamDependencies& streams = {},
+               std::optional<cuda::PooledEvent>* event = nullptr);
   void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
              std::span<const Block> blocks);
   void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
@@ -178,7 +178,8 @@ class LocalEndpoint final : public Endpoint {
                   std::uint64_t bytes);
   static void stop(LocalInflightBatch& inflight);
   static bool touches_private_memory(const LocalInflightBatch& inflight);
-  Status start_some(LocalInflightBatch& inflight, const StreamDependencies& streams = {});
+  Status start_some(LocalInflightBatch& inflight, const StreamDependencies& streams = {},
+                    std::optional<cuda::PooledEvent>* event = nullptr);
   void advance(LocalInflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers.mutex);
   void open_offer(LocalInflightBatch& inflight);
   bool report(LocalInflightBatch& inflight, CompletionSink& sink);

@@ -90,7 +90,7 @@ void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
         check_shape(list, inflight.target->key.bytes, inflight.remote->key().bytes, limits);
     Status status = shape.ok() ? begin(inflight, *inflight.target,
                                        transport_.find_path(*inflight.target, *inflight.remote),
-                                       *std::move(shape), {})
+                                       *std::move(shape))
                                : shape.status();
     if (status.ok()) return;
     if (status.code() == Code::no_resource) {
@@ -106,12 +106,12 @@ void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
 bool LocalEndpoint::report(LocalInflightBatch& inflight, CompletionSink& sink) {
   if (!inflight.for_peer) {
     release_completion_flag(inflight);
-    if (inflight.reported_path != nullptr && inflight.mapped != Mapped::nothing)
-      inflight.reported_path->path = path_here(inflight.mapped, inflight.method);
+    if (inflight.mapped != Mapped::nothing)
+      inflight.path.path = path_here(inflight.mapped, inflight.method);
     if (inflight.parent != nullptr)
       finish_step(inflight);
     else
-      sink.complete({inflight.id, std::move(inflight.end)});
+      sink.complete({inflight.id, std::move(inflight.end), inflight.path});
     return true;
   }
   if (!terminated_) {

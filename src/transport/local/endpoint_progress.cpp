@@ -15,7 +15,8 @@ constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
 }  // namespace
 
 /// Starts an order of the next pieces. no_resource: the copier accepted none.
-Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDependencies& streams) {
+Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDependencies& streams,
+                                 std::optional<cuda::PooledEvent>* event) {
   unsigned ctas = inflight.ctas;
   if (inflight.method == copy::Method::pageable)  // not a GPU's copier
     if (const GpuCopiers* const gpu = transport_.gpu_copiers(inflight.device))
@@ -48,7 +49,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
                  inflight.remote->key().kind == MemoryKind::shared,
        .after = streams.after,
        .stream = streams.stream,
-       .release = wave.size() == inflight.pieces.size() ? streams.release : nullptr,
+       .release = streams.wants_event && wave.size() == inflight.pieces.size() ? event : nullptr,
        .actual_method = by_gpu ? &inflight.method : nullptr});
   if (!ticket.ok()) return ticket.status();
   inflight.ticket = *ticket;

@@ -98,7 +98,7 @@ std::vector<Served> NcclNetEndpoint::served() const {
   return all;
 }
 
-Status NcclNetEndpoint::post(const Batch& batch) {
+Result<Posted> NcclNetEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
   if (Status status = transport_.check_memory(batch.local->facts()); !status.ok()) return status;
   auto resolved = transport_.check(batch, peer_.incarnation);
@@ -112,12 +112,12 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   inflight.cookie = batch.cookie;
   inflight.op = batch.op;
   inflight.remote = resolved->remote;
-  if (batch.path_taken != nullptr) *batch.path_taken = {.path = kNetPath, .by_peer = false};
+  Posted begun{.path = {.path = kNetPath, .by_peer = false}};
   const CheckedShape& checked = resolved->checked;
   if (checked.size.blocks == 0) {
     inflight.ended_by_peer = true;  // nothing to request
     own_batches_.splice(own_batches_.end(), posted);
-    return {};
+    return begun;
   }
   std::vector<schema::WireSpan> spans;
   spans.reserve(checked.blocks().size());
@@ -150,7 +150,7 @@ Status NcclNetEndpoint::post(const Batch& batch) {
   begin(inflight, inflight.op == Op::write ? MessageType::write : MessageType::read, out);
   own_batches_.splice(own_batches_.end(), posted);
   outbox_.flush();
-  return {};
+  return begun;
 }
 
 /// Adds the receives of a batch, if it has any, and queues the message that asks the peer for its

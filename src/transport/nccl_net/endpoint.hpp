@@ -47,7 +47,7 @@ class NcclNetEndpoint final : public Endpoint {
         outbox_(channel),
         queues_(transport, outbox_) {}
 
-  Status post(const Batch& batch) override;
+  Result<Posted> post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;

@@ -56,13 +56,13 @@ unsigned TcpEndpoint::first_connections() const noexcept {
   return std::min(max_connections(), transport_.options().first);
 }
 
-Status TcpEndpoint::post(const Batch& batch) {
+Result<Posted> TcpEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
   auto resolved =
       wire_batch(batch, transport_.published(), peer_.incarnation, transport_.capabilities());
   if (!resolved.ok()) return resolved.status();
   if (batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
-  if (batch.path_taken != nullptr) *batch.path_taken = {.path = kPath, .by_peer = false};
+  Posted begun{.path = {.path = kPath, .by_peer = false}};
   const auto blocks = resolved->checked.blocks();
   const WireKey& key = resolved->remote->key();
   const std::uint64_t here = resolved->use.memory()->address;
@@ -90,13 +90,12 @@ Status TcpEndpoint::post(const Batch& batch) {
     out->token = key.token;
     for (const Block& b : blocks)
       out->extents.push_back({here + b.local_offset, b.remote_offset, b.bytes});
-    const bool notifies = carries_notification(batch, out->extents);
-    if (notifies) {
+    begun.notifies = carries_notification(batch, out->extents);
+    if (begun.notifies) {
       out->notification.assign(batch.notification.begin(), batch.notification.end());
       out->after = batch.notifications_before;
     }
     group_->put(std::move(out));
-    if (notifies) *batch.notifies = true;
   } else {
     auto in = std::make_shared<Incoming>();
     begin(in, FrameType::get);
@@ -114,7 +113,7 @@ Status TcpEndpoint::post(const Batch& batch) {
     group_->get(std::move(in), std::move(question));
   }
   batches_.add(posted);
-  return {};
+  return begun;
 }
 
 /// Returns true if the notification goes with the batch: only with a batch of one frame, because of
@@ -122,9 +121,8 @@ Status TcpEndpoint::post(const Batch& batch) {
 /// does not go once others were sent over the control connection.
 bool TcpEndpoint::carries_notification(const Batch& batch,
                                        const std::vector<Extent>& extents) const {
-  if (batch.notifies == nullptr || batch.notification.empty() ||
-      batch.notification.size() > kMaxNotification || extents.size() > kMaxPutSpans ||
-      (batch.notifications_before != 0 && !peer_.ordered))
+  if (batch.notification.empty() || batch.notification.size() > kMaxNotification ||
+      extents.size() > kMaxPutSpans || (batch.notifications_before != 0 && !peer_.ordered))
     return false;
   std::uint64_t left = group_->chunk();
   return std::ranges::all_of(extents, [&](const Extent& extent) {

@@ -28,7 +28,7 @@ class TcpEndpoint final : public Endpoint {
   TcpEndpoint& operator=(const TcpEndpoint&) = delete;
   ~TcpEndpoint() override;
 
-  Status post(const Batch& batch) override;
+  Result<Posted> post(const Batch& batch) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;
