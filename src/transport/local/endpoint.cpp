@@ -87,23 +87,22 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
 
   LocalInflightBatch& inflight = inflight_.emplace_back();
-  inflight.id = batch.cookie;
+  OwnBatch& own = inflight.role.emplace<OwnBatch>();
+  own.cookie = batch.cookie;
   inflight.op = batch.op;
   inflight.remote = mapping.memory();
   inflight.target = local;
-  inflight.kept = static_cast<const PinnedPages*>(batch.kept);
-  inflight.first = batch.first;
-  inflight.ctas = batch.hints.ctas;
+  inflight.local_copy.ctas = batch.hints.ctas;
   join(inflight, batch, mapping.last_path(), shape->size);
   Posted posted;
-  if (Status status = begin(inflight, *local, mapping.last_path(), *std::move(shape), batch.streams,
-                            &posted.event);
+  if (Status status =
+          begin(inflight, *local, mapping.last_path(), *std::move(shape), batch, &posted.event);
       !status.ok()) {
     inflight_.pop_back();
     return status;
   }
   posted.path = inflight.path;
-  posted.joined = inflight.more.size();
+  posted.joined = own.more.size();
   ++ours_;
   return posted;
 }
@@ -129,8 +128,9 @@ void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const
   const Route chosen = route(facts(batch.op, *inflight.target, *inflight.remote, path, all, false));
   if (chosen.where != Where::here || chosen.method != copy::Method::sm_kernel) return;
   const LocalKey &here = inflight.target->key, &there = inflight.remote->key();
-  inflight.more.reserve(most);
-  inflight.bases.reserve(most);
+  std::vector<JoinedPair>& more = std::get<OwnBatch>(inflight.role).more;
+  more.reserve(most);
+  inflight.local_copy.bases.reserve(most);
   for (std::size_t i = 0; i < most; ++i) {
     const BatchPair pair = batch.more->at(i);
     auto target = check(batch, pair);
@@ -149,19 +149,19 @@ void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const
               pages->remote_base,
         .from = pair.local->facts().address + pages->local_base};
     if (batch.op == Op::read) std::swap(bases.to, bases.from);
-    inflight.bases.push_back(bases);
-    inflight.more.push_back({memory, *std::move(target)});
+    inflight.local_copy.bases.push_back(bases);
+    more.push_back({memory, *std::move(target)});
   }
-  size.blocks += one.blocks * inflight.more.size();
-  size.bytes += one.bytes * inflight.more.size();
+  size.blocks += one.blocks * more.size();
+  size.bytes += one.bytes * more.size();
 }
 
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes
 /// pages as they are; other copiers get blocks.
 Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion& local,
-                            const LocalPath& path, CheckedShape shape,
-                            const StreamDependencies& streams,
+                            const LocalPath& path, CheckedShape shape, const Batch& batch,
                             std::optional<cuda::PooledEvent>* event) {
+  const StreamDependencies& streams = batch.streams;
   const auto not_in_a_stream = [] {
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   };
@@ -171,9 +171,9 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     return {};
   }
   const ImportedMemory& remote = *inflight.remote;
-  const RouteFacts f = facts(inflight.op, local, remote, path, shape.size, inflight.for_peer);
+  const RouteFacts f = facts(inflight.op, local, remote, path, shape.size, inflight.for_peer());
   // The kernel takes what join() took.
-  const Route chosen = inflight.more.empty()
+  const Route chosen = inflight.local_copy.bases.empty()
                            ? route(f)
                            : Route{.where = Where::here, .method = copy::Method::sm_kernel};
   const bool resident = chosen.method == copy::Method::resident;
@@ -199,106 +199,60 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     return {};
   }
   if (chosen.where == Where::peer) {
-    Status status = request_copy(inflight, local, remote.key().id.serial, inflight.blocks);
-    if (status.ok()) expect_end(inflight, chosen.method, f.link, f.shape.bytes);
-    return status;
+    Status status =
+        request_copy(inflight.request, inflight.op, local, remote.key().id.serial, inflight.blocks);
+    if (!status.ok()) return status;
+    expect_end(inflight.request, chosen.method, f.link, f.shape.bytes);
+    inflight.state = BatchState::requested;
+    return {};
   }
   if (chosen.where == Where::nowhere)  // `unsupported` makes the peer try another route
-    return {inflight.for_peer ? Code::unsupported : Code::unreachable, Scope::request,
+    return {inflight.for_peer() ? Code::unsupported : Code::unreachable, Scope::request,
             "no path between " + std::string(name_of(f.local)) + " memory here and " +
                 std::string(name_of(f.remote)) + " memory of " + peer_name() +
                 "; not mapped: " + remote.why_not_mapped() +
                 (cross_process().ok() ? "" : "; no cross-process copy: " + cross_process().what())};
 
-  inflight.method = chosen.method;
   inflight.mapped = f.mapped;
-  inflight.link = f.link;
-  inflight.device = path.device;
+  LocalCopy& local_copy = inflight.local_copy;
+  local_copy.method = chosen.method;
+  local_copy.link = f.link;
+  local_copy.device = path.device;
   std::uint64_t there = on_gpu(f.remote) ? path.remote_address : remote.host_address();
   if (chosen.method == copy::Method::cross_process) there = remote.key().address;
-  inflight.copier = transport_.copiers.cpu.get();
+  local_copy.copier = transport_.copiers.cpu.get();
   if (by_gpu) {
-    inflight.copier = nullptr;
-    if (path.copiers != nullptr && resident) inflight.copier = path.copiers->resident.get();
-    if (path.copiers != nullptr && !resident) inflight.copier = path.copiers->usual.get();
+    local_copy.copier = nullptr;
+    if (path.copiers != nullptr && resident) local_copy.copier = path.copiers->resident.get();
+    if (path.copiers != nullptr && !resident) local_copy.copier = path.copiers->usual.get();
   }
-  if (inflight.copier == nullptr)
+  if (local_copy.copier == nullptr)
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
   if (shape.size.gpu_indices && shape.size.indices_gpu != GpuUuid{} &&
-      shape.size.indices_gpu != inflight.device->info().uuid)
+      shape.size.indices_gpu != path.device->info().uuid)
     return {Code::invalid_argument, Scope::request,
             "the page indices are in memory of another GPU than GPU " +
-                std::to_string(inflight.device->info().ordinal) +
+                std::to_string(path.device->info().ordinal) +
                 ", which copies: put them there, or into pinned memory"};
   const std::uint64_t here = local.region->facts().address;
-  by_index ? place(inflight, here, there, *shape.pages)
-           : place(inflight, here, there, shape.blocks());
+  by_index ? inflight.place(here, there, *shape.pages, batch)
+           : inflight.place(here, there, shape.blocks());
   inflight.state = BatchState::copying;
   Status status = start_some(inflight, streams, event);
   // advance() tries again, except after an event, which is valid during this call only.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
-  if (by_index &&
-      inflight.pages.to_list == 0) {  // the user's lists are valid during this call only
-    inflight.indices.assign(inflight.pages.to_index.begin(), inflight.pages.to_index.end());
-    inflight.indices.insert(inflight.indices.end(), inflight.pages.from_index.begin(),
-                            inflight.pages.from_index.end());
-    const std::span<const std::uint32_t> kept(inflight.indices);
-    inflight.pages.to_index = kept.first(kept.size() / 2);
-    inflight.pages.from_index = kept.last(kept.size() / 2);
-  }
+  if (by_index) local_copy.keep_indices();
   return {};
 }
 
-/// Turns offsets into addresses.
-void LocalEndpoint::place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
-                          std::span<const Block> blocks) {
-  inflight.pieces.reserve(blocks.size());
-  for (const Block& b : blocks) {
-    copy::Piece piece{
-        .to = there + b.remote_offset, .from = here + b.local_offset, .bytes = b.bytes};
-    if (inflight.op == Op::read) std::swap(piece.to, piece.from);
-    inflight.pieces.push_back(piece);
-  }
-}
-
-void LocalEndpoint::place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
-                          const Pages& pages) {
-  const std::uint64_t local_bytes = inflight.target->region->bytes(),
-                      remote_bytes = inflight.remote->key().bytes;
-  inflight.pages = {.to = there + pages.remote_base,
-                    .from = here + pages.local_base,
-                    .page_bytes = pages.page_bytes,
-                    .to_index = pages.remote_index,
-                    .from_index = pages.local_index,
-                    .to_last = last_page(pages.remote_base, pages.page_bytes, remote_bytes),
-                    .from_last = last_page(pages.local_base, pages.page_bytes, local_bytes),
-                    .first = inflight.first,
-                    .more = inflight.bases};
-  if (pages.indices_on_gpu) {
-    inflight.pages.to_list = reinterpret_cast<std::uintptr_t>(pages.remote_index.data());
-    inflight.pages.from_list = reinterpret_cast<std::uintptr_t>(pages.local_index.data());
-  }
-  if (inflight.kept != nullptr) {
-    const std::uint64_t skipped = inflight.first * sizeof(std::uint32_t);
-    inflight.pages.to_list = inflight.kept->remote + skipped;
-    inflight.pages.from_list = inflight.kept->local + skipped;
-  }
-  if (inflight.op == Op::read) {
-    std::swap(inflight.pages.to, inflight.pages.from);
-    std::swap(inflight.pages.to_index, inflight.pages.from_index);
-    std::swap(inflight.pages.to_list, inflight.pages.from_list);
-    std::swap(inflight.pages.to_last, inflight.pages.from_last);
-  }
-}
-
 /// Estimates when a request ends; the peer runs requests one after the other.
-void LocalEndpoint::expect_end(LocalInflightBatch& inflight, copy::Method method, copy::Link link,
+void LocalEndpoint::expect_end(PeerRequest& request, copy::Method method, copy::Link link,
                                std::uint64_t bytes) {
-  inflight.polled = base::Clock::steady().now();
-  inflight.due = std::max(inflight.polled, last_request_due_) +
-                 copy::earliest_time(method, link, bytes, copy::kUsualThreads);
-  last_request_due_ = inflight.due;
+  request.polled = base::Clock::steady().now();
+  request.due = std::max(request.polled, last_request_due_) +
+                copy::earliest_time(method, link, bytes, copy::kUsualThreads);
+  last_request_due_ = request.due;
 }
 
 Status LocalEndpoint::send(LocalMessage message, std::span<const std::byte> bytes,
@@ -309,7 +263,7 @@ Status LocalEndpoint::send(LocalMessage message, std::span<const std::byte> byte
 void LocalEndpoint::close() {
   const base::MutexLock lock(transport_.copiers.mutex);
   closed_ = true;
-  for (LocalInflightBatch& inflight : inflight_) stop(inflight);
+  for (LocalInflightBatch& inflight : inflight_) inflight.cancel();
 }
 
 }  // namespace linkspan::transport::local

@@ -23,10 +23,8 @@
 #include <vector>
 
 #include "base/recycled.hpp"
-#include "transport/batch.hpp"
-#include "transport/local/bounce.hpp"
 #include "transport/local/completion_flags.hpp"
-#include "transport/local/local_transport.hpp"
+#include "transport/local/inflight_batch.hpp"
 #include "transport/local/wire.hpp"
 
 namespace linkspan::transport::local {
@@ -64,96 +62,11 @@ class LocalEndpoint final : public Endpoint {
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
  private:
-  static constexpr std::uint32_t kNoFlag = ~std::uint32_t{0};
   /// Limit of offers whose keys are being opened. Each precedes the first request that uses it, and
   /// a peer has at most Capabilities::max_inflight requests.
   static constexpr std::size_t kMaxOpening = 512;
   /// Limit of bounce steps in flight, which is beside that of batches.
   static constexpr std::size_t kMaxBounceSteps = 64;
-
-  /// A region that the peer offered, so that this side copies to or from it on request.
-  struct OfferedRegion {
-    base::Mutex mutex;
-    bool opened LINKSPAN_GUARDED_BY(mutex) = false;
-    Status status LINKSPAN_GUARDED_BY(mutex);
-    std::shared_ptr<ImportedMemory> memory LINKSPAN_GUARDED_BY(mutex);
-
-    bool failed() LINKSPAN_EXCLUDES(mutex) {  // then the peer may offer it again
-      const base::MutexLock lock(mutex);
-      return opened && !status.ok();
-    }
-  };
-  /// Bounce memory, created by a task off the lock.
-  struct BounceBuffer {
-    base::Mutex mutex;
-    bool made LINKSPAN_GUARDED_BY(mutex) = false;
-    Status status LINKSPAN_GUARDED_BY(mutex);
-    std::unique_ptr<BounceMemory> memory LINKSPAN_GUARDED_BY(mutex);
-  };
-  /// The state of a batch that goes through a BounceBuffer.
-  struct BouncedBatch {
-    Route route;
-    std::shared_ptr<BounceBuffer> buffer;  // other owners: the Endpoint and the task that makes it
-    BounceMemory* memory = nullptr;        // the buffer's, once it is made
-    std::size_t next = 0;                  // blocks before it are in steps or done;
-    std::uint64_t next_offset = 0;         // bytes of block `next` that are in steps or done
-    unsigned steps = 0;                    // in flight
-    bool restart = false;                  // to be routed again, from the first block
-  };
-  enum class BatchState : std::uint8_t {
-    opening,         // for the peer; its offer is being opened
-    bouncing,        // its bounce steps run
-    starting_phase,  // a step that has to start a phase
-    copying,         // some pieces are with a copier or wait for room there
-    requested,       // the peer executes it
-    ended,           // quiet, to be reported
-  };
-  /// Memory of Batch::more; the owners are as of LocalInflightBatch.
-  struct JoinedPair {
-    std::shared_ptr<ImportedMemory> remote;
-    std::shared_ptr<PublishedRegion> target;
-  };
-  /// A batch of this side, a copy for the peer, or one bounce step of a batch.
-  struct LocalInflightBatch {
-    std::uint64_t id = 0;          // ours: the cookie; for the peer: the request's id
-    std::uint64_t request_id = 0;  // the id of our request to the peer
-    bool for_peer = false;
-    bool canceled = false;
-    bool cancel_sent = false;
-    BatchState state = BatchState::copying;
-    Op op = Op::write;
-    PathTaken path;
-    Mapped mapped = Mapped::nothing;
-    std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
-    copy::PageList pages;                // instead of pieces, in one order
-    std::vector<std::uint32_t> indices;  // copied while pages wait for room with the copier
-    const PinnedPages* kept = nullptr;   // index lists that are ready for the kernel
-    std::uint64_t first = 0;             // the first page in `kept` and in error texts
-    std::vector<JoinedPair> more;        // further pairs with the same pages
-    std::vector<copy::PageBases> bases;  // of `more`
-    std::size_t next = 0;                // pieces before it are with the copier or done
-    copy::Method method = copy::Method::cpu_threads;
-    copy::Link link = copy::Link::host;
-    unsigned ctas = TransferHints{}.ctas;
-    const cuda::Device* device = nullptr;
-    copy::Copier* copier = nullptr;
-    copy::Ticket ticket = 0;                  // 0: the copier has nothing
-    std::size_t blocks_with_copier = 0;       // in the order of `ticket`
-    std::uint64_t offered_serial = 0;         // the serial in our request
-    std::uint32_t completion_flag = kNoFlag;  // of a request: ours, or the peer's
-    base::Time due{}, polled{};               // of our request: earliest end, last poll
-    std::shared_ptr<ImportedMemory> remote;   // other owner: Mapping or OfferedRegion
-    std::shared_ptr<PublishedRegion> target;  // here; other owner: the transport, whose
-                                              // retract() waits until the `uses` for peers end
-    std::shared_ptr<OfferedRegion> offer;     // for the peer; other owner: the task
-    std::vector<Block> blocks;                // unless this side executes alone
-    std::unique_ptr<BouncedBatch> bounced;
-    // For a bounce step: its batch, which outlives it, and its chunk of the bounce memory.
-    LocalInflightBatch* parent = nullptr;
-    unsigned chunk = 0;
-    bool second_phase = false;  // it runs the second of its two phases
-    Status end;
-  };
 
   RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
                    const LocalPath& path, BatchSummary shape, bool for_peer) const;
@@ -163,26 +76,21 @@ class LocalEndpoint final : public Endpoint {
   void join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
             BatchSummary& size);
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
-               CheckedShape shape, const StreamDependencies& streams = {},
+               CheckedShape shape, const Batch& batch = {},
                std::optional<cuda::PooledEvent>* event = nullptr);
-  void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
-             std::span<const Block> blocks);
-  void place(LocalInflightBatch& inflight, std::uint64_t here, std::uint64_t there,
-             const Pages& pages);
-  Status request_copy(LocalInflightBatch& inflight, const PublishedRegion& local,
+  Status request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
                       std::uint64_t remote_serial, std::span<const Block> blocks);
   Status share_completion_flags();
-  void poll_completion_flag(LocalInflightBatch& inflight);
-  void release_completion_flag(LocalInflightBatch& inflight);
-  void expect_end(LocalInflightBatch& inflight, copy::Method method, copy::Link link,
-                  std::uint64_t bytes);
-  static void stop(LocalInflightBatch& inflight);
+  bool poll_completion_flag(PeerRequest& request);
+  void release_completion_flag(PeerRequest& request);
+  void expect_end(PeerRequest& request, copy::Method method, copy::Link link, std::uint64_t bytes);
   static bool touches_private_memory(const LocalInflightBatch& inflight);
   Status start_some(LocalInflightBatch& inflight, const StreamDependencies& streams = {},
                     std::optional<cuda::PooledEvent>* event = nullptr);
   void advance(LocalInflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers.mutex);
-  void open_offer(LocalInflightBatch& inflight);
+  void open_offer(LocalInflightBatch& inflight, OfferedRegion& offer);
   bool report(LocalInflightBatch& inflight, CompletionSink& sink);
+  bool report_to_peer(LocalInflightBatch& inflight, CopyForPeer& role);
   void send_pending() LINKSPAN_EXCLUDES(retract_mutex_);
   std::optional<Duration> wait_to_send() const LINKSPAN_EXCLUDES(retract_mutex_);
   bool send_retract(std::uint64_t serial, bool revoke_immediately);
@@ -194,12 +102,13 @@ class LocalEndpoint final : public Endpoint {
   // endpoint_bounce.cpp
   void start_bounce(LocalInflightBatch& inflight, const Route& chosen);
   void reroute_bounce(LocalInflightBatch& inflight, const Status& why);
-  void add_steps(LocalInflightBatch& parent);
-  void add_step(LocalInflightBatch& parent, unsigned chunk);
-  void start_phase(LocalInflightBatch& step);
-  bool advance_phase(LocalInflightBatch& step);
-  void finish_step(LocalInflightBatch& step);
-  PollHint bounce_poll_hint(const LocalInflightBatch& parent, base::Time now) const;
+  void add_steps(LocalInflightBatch& parent, BouncedBatch& bounced);
+  void add_step(LocalInflightBatch& parent, BouncedBatch& bounced, unsigned chunk);
+  void start_phase(LocalInflightBatch& inflight, const BounceStep& step);
+  bool advance_phase(LocalInflightBatch& inflight);
+  void finish_step(const Status& end, const BounceStep& step);
+  PollHint bounce_poll_hint(const LocalInflightBatch& parent, const BouncedBatch& bounced,
+                            base::Time now) const;
   const cuda::Device* own_device(const PublishedRegion& local) const;
 
   Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);

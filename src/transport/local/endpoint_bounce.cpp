@@ -1,6 +1,6 @@
 // LocalEndpoint: batches between two memories that neither side can map, in chunks through bounce
 // memory. For a write, a step copies its chunk here and then requests the second copy from the
-// peer; for a read it requests first. A step is an LocalInflightBatch, so cancel, completion and
+// peer; for a read it requests first. A step is a LocalInflightBatch, so cancel, completion and
 // the peer's end work as for any other.
 #include <algorithm>
 
@@ -37,28 +37,27 @@ void LocalEndpoint::start_bounce(LocalInflightBatch& inflight, const Route& chos
       if (memory.ok()) buffer->memory = *std::move(memory);
     });
   }
-  inflight.bounced = std::make_unique<BouncedBatch>();
-  inflight.bounced->route = chosen;
-  inflight.bounced->buffer = buffer;
+  auto& bounced = std::get<OwnBatch>(inflight.role).bounced;
+  bounced = std::make_unique<BouncedBatch>();
+  bounced->route = chosen;
+  bounced->buffer = buffer;
   inflight.state = BatchState::bouncing;
 }
 
 /// Routes a batch again whose bounce buffer could not be created or opened. facts() already
 /// excludes the failed kind.
 void LocalEndpoint::reroute_bounce(LocalInflightBatch& inflight, const Status& why) {
-  release_completion_flag(inflight);
+  release_completion_flag(inflight.request);
   const LocalPath path = transport_.find_path(*inflight.target, *inflight.remote);
   const RouteFacts f = facts(inflight.op, *inflight.target, *inflight.remote, path,
                              summary_of(inflight.blocks), false);
   if (const Route chosen = route(f); chosen.where == Route::Where::both)
     return start_bounce(inflight, chosen);
-  inflight.end = Status(Code::unreachable, Scope::request, why.what());
-  inflight.state = BatchState::ended;
+  inflight.finish({Code::unreachable, Scope::request, why.what()});
 }
 
 /// Adds as many steps as there are free chunks. Ends the batch once no step is left.
-void LocalEndpoint::add_steps(LocalInflightBatch& parent) {
-  BouncedBatch& bounced = *parent.bounced;
+void LocalEndpoint::add_steps(LocalInflightBatch& parent, BouncedBatch& bounced) {
   if (bounced.memory == nullptr) {
     Status status;
     {
@@ -85,21 +84,19 @@ void LocalEndpoint::add_steps(LocalInflightBatch& parent) {
          steps_ < kMaxBounceSteps) {
     const auto chunk = bounced.memory->acquire();
     if (!chunk) break;
-    add_step(parent, *chunk);
+    add_step(parent, bounced, *chunk);
   }
   if (bounced.steps != 0) return;
   if (parent.end.ok() && bounced.restart) return reroute_bounce(parent, gpu_bounce_buffer_);
   if (!parent.end.ok() || bounced.next == parent.blocks.size()) parent.state = BatchState::ended;
 }
 
-void LocalEndpoint::add_step(LocalInflightBatch& parent, unsigned chunk) {
-  BouncedBatch& bounced = *parent.bounced;
+void LocalEndpoint::add_step(LocalInflightBatch& parent, BouncedBatch& bounced, unsigned chunk) {
   LocalInflightBatch& step = inflight_.emplace_back();
-  step.parent = &parent;
-  step.chunk = chunk;
+  step.role = BounceStep{.parent = &parent, .chunk = chunk};
   step.state = BatchState::starting_phase;
   step.op = parent.op;
-  step.ctas = parent.ctas;
+  step.local_copy.ctas = parent.local_copy.ctas;
   step.target = parent.target;
   step.remote = parent.remote;
   for (std::uint64_t room = bounced.memory->chunk_bytes();
@@ -119,78 +116,86 @@ void LocalEndpoint::add_step(LocalInflightBatch& parent, unsigned chunk) {
 }
 
 /// Starts the current phase. In the chunk the blocks of a step follow each other.
-void LocalEndpoint::start_phase(LocalInflightBatch& step) {
-  const BouncedBatch& bounced = *step.parent->bounced;
-  const bool by_us = (step.op == Op::write) != step.second_phase;
-  step.end = step.canceled ? Status(Code::canceled, Scope::request, "canceled") : Status();
-  if (step.end.ok() && by_us) {
+void LocalEndpoint::start_phase(LocalInflightBatch& inflight, const BounceStep& step) {
+  const BouncedBatch& bounced = *std::get<OwnBatch>(step.parent->role).bounced;
+  const bool by_us = (inflight.op == Op::write) != step.second_phase;
+  inflight.end = inflight.canceled ? Status(Code::canceled, Scope::request, "canceled") : Status();
+  if (inflight.end.ok() && by_us) {
+    LocalCopy& local_copy = inflight.local_copy;
     std::uint64_t there = bounced.memory->address(step.chunk);
-    for (const Block& b : step.blocks) {
-      const std::uint64_t here = step.target->region->facts().address + b.local_offset;
-      step.pieces.push_back(step.op == Op::write ? copy::Piece{there, here, b.bytes}
-                                                 : copy::Piece{here, there, b.bytes});
+    for (const Block& b : inflight.blocks) {
+      const std::uint64_t here = inflight.target->region->facts().address + b.local_offset;
+      local_copy.pieces.push_back(inflight.op == Op::write ? copy::Piece{there, here, b.bytes}
+                                                           : copy::Piece{here, there, b.bytes});
       there += b.bytes;
     }
-    step.method = bounced.route.method;
-    step.link = bounced.route.near_link;
-    step.device = own_device(*step.target);
-    step.copier = transport_.copiers.cpu.get();
-    if (step.device != nullptr) step.copier = transport_.gpu_copiers(step.device)->usual.get();
-    step.state = BatchState::copying;
+    local_copy.method = bounced.route.method;
+    local_copy.link = bounced.route.near_link;
+    local_copy.device = own_device(*inflight.target);
+    local_copy.copier = transport_.copiers.cpu.get();
+    if (local_copy.device != nullptr)
+      local_copy.copier = transport_.gpu_copiers(local_copy.device)->usual.get();
+    inflight.state = BatchState::copying;
     return;
   }
-  if (step.end.ok()) step.end = ready();
-  if (step.end.ok() && !step.remote->alive())
-    step.end = Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
-  if (step.end.ok()) {
-    std::vector<Block> blocks = step.blocks;
+  if (inflight.end.ok()) inflight.end = ready();
+  if (inflight.end.ok() && !inflight.remote->alive())
+    inflight.end =
+        Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
+  if (inflight.end.ok()) {
+    std::vector<Block> blocks = inflight.blocks;
     std::uint64_t here = bounced.memory->offset(step.chunk), bytes = 0;
     for (Block& b : blocks) {
       b.local_offset = here + bytes;
       bytes += b.bytes;
     }
-    const Status status =
-        request_copy(step, bounced.memory->published(), step.remote->key().id.serial, blocks);
-    if (status.ok())
-      return expect_end(step, bounced.route.far_method, bounced.route.far_link, bytes);
+    const Status status = request_copy(inflight.request, inflight.op, bounced.memory->published(),
+                                       inflight.remote->key().id.serial, blocks);
+    if (status.ok()) {
+      expect_end(inflight.request, bounced.route.far_method, bounced.route.far_link, bytes);
+      inflight.state = BatchState::requested;
+      return;
+    }
     if (status.code() == Code::no_resource) return;
-    step.end = status;
+    inflight.end = status;
   }
-  step.state = BatchState::ended;
+  inflight.state = BatchState::ended;
 }
 
 /// Returns true if the first phase succeeded; the step then starts the second one.
-bool LocalEndpoint::advance_phase(LocalInflightBatch& step) {
-  if (step.parent == nullptr || step.second_phase || !step.end.ok()) return false;
-  release_completion_flag(step);
-  step.second_phase = true;
-  step.state = BatchState::starting_phase;
+bool LocalEndpoint::advance_phase(LocalInflightBatch& inflight) {
+  BounceStep* const step = inflight.step();
+  if (step == nullptr || step->second_phase || !inflight.end.ok()) return false;
+  release_completion_flag(inflight.request);
+  step->second_phase = true;
+  inflight.state = BatchState::starting_phase;
   return true;
 }
 
 /// Releases the chunk of a step that has ended, so that nothing touches it any more.
-void LocalEndpoint::finish_step(LocalInflightBatch& step) {
+void LocalEndpoint::finish_step(const Status& end, const BounceStep& step) {
   LocalInflightBatch& parent = *step.parent;
-  BouncedBatch& bounced = *parent.bounced;
+  BouncedBatch& bounced = *std::get<OwnBatch>(parent.role).bounced;
   --bounced.steps;
   bounced.memory->release(step.chunk);
-  if (step.end.ok()) return;
-  if (step.end.code() == Code::unsupported && uses_gpu_memory(bounced.route)) {
+  if (end.ok()) return;
+  if (end.code() == Code::unsupported && uses_gpu_memory(bounced.route)) {
     // The peer cannot open the buffer. Blocks that were copied are written again.
-    gpu_bounce_buffer_ = step.end;
+    gpu_bounce_buffer_ = end;
     bounced.restart = true;
   } else if (parent.end.ok() && !bounced.restart) {
-    parent.end = step.end.code() == Code::unsupported
-                     ? Status(Code::unreachable, Scope::request, step.end.what())
-                     : step.end;
+    parent.end = end.code() == Code::unsupported
+                     ? Status(Code::unreachable, Scope::request, end.what())
+                     : end;
   }
   for (LocalInflightBatch& other : inflight_)
-    if (other.parent == &parent) stop(other);
+    if (const BounceStep* its = other.step(); its != nullptr && its->parent == &parent)
+      other.cancel();
 }
 
-PollHint LocalEndpoint::bounce_poll_hint(const LocalInflightBatch& parent, base::Time now) const {
+PollHint LocalEndpoint::bounce_poll_hint(const LocalInflightBatch& parent,
+                                         const BouncedBatch& bounced, base::Time now) const {
   using When = PollHint::When;
-  const BouncedBatch& bounced = *parent.bounced;
   if (bounced.memory == nullptr) return {When::at, now + kCreationPollInterval};
   const bool left = bounced.next < parent.blocks.size();
   const bool goes_on = left && parent.end.ok() && !parent.canceled && !bounced.restart;

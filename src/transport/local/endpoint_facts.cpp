@@ -84,7 +84,7 @@ bool LocalEndpoint::touches_private_memory(const LocalInflightBatch& inflight) {
   const auto is_private = [](MemoryKind kind) {
     return kind == MemoryKind::host || kind == MemoryKind::pinned;
   };
-  return (inflight.for_peer && is_private(inflight.target->key.kind)) ||
+  return (inflight.for_peer() && is_private(inflight.target->key.kind)) ||
          (inflight.remote->same_process() && is_private(inflight.remote->key().kind));
 }
 

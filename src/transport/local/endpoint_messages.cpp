@@ -90,9 +90,9 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
     return corrupt_message("too many blocks in a request to execute");
   LocalInflightBatch inflight;
-  inflight.id = wire->id();
-  inflight.for_peer = true;
-  inflight.completion_flag = wire->tally_word();
+  CopyForPeer& role = inflight.role.emplace<CopyForPeer>();
+  role.id = wire->id();
+  role.completion_flag = wire->tally_word();
   // The peer's write is a read here, from its region into ours.
   inflight.op = wire->write() ? Op::read : Op::write;
   inflight.state = BatchState::opening;
@@ -106,7 +106,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
     refusal = Status(Code::permission_denied, Scope::request, "not permitted on this region");
   }
   if (const auto offer = offers_.find(wire->sender_serial()); offer != offers_.end())
-    inflight.offer = offer->second;
+    role.offer = offer->second;
   else if (refusal.ok())
     refusal = Status(Code::unreachable, Scope::request, "your region was not offered before");
   for (const schema::WireBlock* b : *wire->blocks())
@@ -115,10 +115,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
                                .bytes = b->bytes()});
   if (!serves_)
     refusal = Status(Code::disconnected, Scope::peer, "this connection is being closed");
-  if (!refusal.ok()) {
-    inflight.end = refusal;
-    inflight.state = BatchState::ended;
-  }
+  if (!refusal.ok()) inflight.finish(refusal);
   ++inflight.target->uses;
   ++for_peer_;
   inflight_.push_back(std::move(inflight));
@@ -129,18 +126,17 @@ Status LocalEndpoint::on_executed(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Executed>(bytes);
   if (wire == nullptr) return corrupt_message("malformed answer of an execution");
   for (LocalInflightBatch& inflight : inflight_) {
-    if (inflight.for_peer || inflight.request_id != wire->id() ||
-        inflight.state != BatchState::requested)
-      continue;
+    if (inflight.state != BatchState::requested || inflight.request.id != wire->id()) continue;
     const auto end = base::final_code(wire->code());
     if (!end) return corrupt_message("an execution ended with an unknown code");
     const Code code = *end;
-    if (code == Code::system) offered_.erase(inflight.offered_serial);  // it may work next time
+    if (code == Code::system)
+      offered_.erase(inflight.request.offered_serial);  // it may work next time
     if (code != Code::ok)
       inflight.end = Status(code, Scope::request,
                             "by the peer: " + schema::text_of(*wire->what(), kMaxMessageText));
     inflight.state = BatchState::ended;
-    if (code == Code::unsupported && inflight.parent == nullptr) {
+    if (code == Code::unsupported && inflight.step() == nullptr) {
       const Status why = std::exchange(inflight.end, {});
       unopened_[inflight.target->key.id.serial] = why.what();
       reroute_bounce(inflight, why);
@@ -154,7 +150,9 @@ Status LocalEndpoint::on_cancel(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::Cancel>(bytes);
   if (wire == nullptr) return corrupt_message("malformed cancel");
   for (LocalInflightBatch& inflight : inflight_)
-    if (inflight.for_peer && inflight.id == wire->id()) stop(inflight);
+    if (const auto* role = std::get_if<CopyForPeer>(&inflight.role);
+        role != nullptr && role->id == wire->id())
+      inflight.cancel();
   return {};  // a batch that has ended needs no cancel
 }
 

@@ -6,7 +6,7 @@
 
 namespace linkspan::transport::local {
 
-Status LocalEndpoint::request_copy(LocalInflightBatch& inflight, const PublishedRegion& local,
+Status LocalEndpoint::request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
                                    std::uint64_t remote_serial, std::span<const Block> blocks) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
@@ -29,16 +29,15 @@ Status LocalEndpoint::request_copy(LocalInflightBatch& inflight, const Published
   wire.reserve(blocks.size());
   for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
   const auto list = out.CreateVectorOfStructs(wire);
-  inflight.request_id = ++last_request_id_;
-  out.Finish(schema::CreateExecute(out, inflight.request_id, inflight.op == Op::write, serial,
-                                   remote_serial, list, flag.value_or(kNoFlag)));
+  request.id = ++last_request_id_;
+  out.Finish(schema::CreateExecute(out, request.id, op == Op::write, serial, remote_serial, list,
+                                   flag.value_or(kNoFlag)));
   if (Status status = send(LocalMessage::execute, finished(out)); !status.ok()) {
     if (flag) completion_flags_->release(*flag);
     return status;
   }
-  inflight.completion_flag = flag.value_or(kNoFlag);
-  inflight.offered_serial = serial;
-  inflight.state = BatchState::requested;
+  request.completion_flag = flag.value_or(kNoFlag);
+  request.offered_serial = serial;
   return {};
 }
 
@@ -54,24 +53,25 @@ Status LocalEndpoint::share_completion_flags() {
   return {};
 }
 
-void LocalEndpoint::poll_completion_flag(LocalInflightBatch& inflight) {
-  inflight.polled = base::Clock::steady().now();
-  if (inflight.completion_flag != kNoFlag && completion_flags_->succeeded(inflight.completion_flag))
-    inflight.state = BatchState::ended;
+/// Returns true if the peer has reported an OK end by the flag.
+bool LocalEndpoint::poll_completion_flag(PeerRequest& request) {
+  request.polled = base::Clock::steady().now();
+  return request.completion_flag != kNoFlag &&
+         completion_flags_->succeeded(request.completion_flag);
 }
 
-void LocalEndpoint::release_completion_flag(LocalInflightBatch& inflight) {
-  if (inflight.completion_flag != kNoFlag)
-    completion_flags_->release(std::exchange(inflight.completion_flag, kNoFlag));
+void LocalEndpoint::release_completion_flag(PeerRequest& request) {
+  if (request.completion_flag != kNoFlag)
+    completion_flags_->release(std::exchange(request.completion_flag, kNoFlag));
 }
 
 /// Begins a copy for the peer, like one of this side's, once its key is open.
-void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
+void LocalEndpoint::open_offer(LocalInflightBatch& inflight, OfferedRegion& offer) {
   {
-    const base::MutexLock lock(inflight.offer->mutex);
-    if (!inflight.offer->opened) return;
-    inflight.end = inflight.offer->status;
-    inflight.remote = inflight.offer->memory;
+    const base::MutexLock lock(offer.mutex);
+    if (!offer.opened) return;
+    inflight.end = offer.status;
+    inflight.remote = offer.memory;
   }
   if (inflight.end.ok() && inflight.canceled)
     inflight.end = Status(Code::canceled, Scope::request, "canceled");
@@ -94,7 +94,7 @@ void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
                                : shape.status();
     if (status.ok()) return;
     if (status.code() == Code::no_resource) {
-      inflight.pieces.clear();
+      inflight.local_copy.pieces.clear();
       return;
     }
     inflight.end = status;
@@ -104,25 +104,29 @@ void LocalEndpoint::open_offer(LocalInflightBatch& inflight) {
 
 /// Reports the end of a batch. Returns true if the batch can be erased.
 bool LocalEndpoint::report(LocalInflightBatch& inflight, CompletionSink& sink) {
-  if (!inflight.for_peer) {
-    release_completion_flag(inflight);
-    if (inflight.mapped != Mapped::nothing)
-      inflight.path.path = path_here(inflight.mapped, inflight.method);
-    if (inflight.parent != nullptr)
-      finish_step(inflight);
-    else
-      sink.complete({inflight.id, std::move(inflight.end), inflight.path});
+  if (auto* role = std::get_if<CopyForPeer>(&inflight.role)) return report_to_peer(inflight, *role);
+  release_completion_flag(inflight.request);
+  if (const BounceStep* step = inflight.step()) {
+    finish_step(inflight.end, *step);
     return true;
   }
+  if (inflight.mapped != Mapped::nothing)
+    inflight.path.path = path_here(inflight.mapped, inflight.local_copy.method);
+  const std::uint64_t cookie = std::get<OwnBatch>(inflight.role).cookie;
+  sink.complete({cookie, std::move(inflight.end), inflight.path});
+  return true;
+}
+
+bool LocalEndpoint::report_to_peer(LocalInflightBatch& inflight, CopyForPeer& role) {
   if (!terminated_) {
     // Set once, because the peer reuses the flag for another copy.
-    const std::uint32_t flag = std::exchange(inflight.completion_flag, kNoFlag);
+    const std::uint32_t flag = std::exchange(role.completion_flag, kNoFlag);
     if (inflight.end.ok() && peers_completion_flags_ != nullptr)
       peers_completion_flags_->report_success(flag);
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString(inflight.end.what().substr(0, 512));
-    out.Finish(schema::CreateExecuted(out, inflight.id,
-                                      static_cast<std::uint8_t>(inflight.end.code()), what));
+    out.Finish(
+        schema::CreateExecuted(out, role.id, static_cast<std::uint8_t>(inflight.end.code()), what));
     if (send(LocalMessage::executed, finished(out)).code() == Code::no_resource) return false;
   }
   --inflight.target->uses;
@@ -209,10 +213,9 @@ void LocalEndpoint::peer_terminated() {
   unmap_pending_.clear();
   for (LocalInflightBatch& inflight : inflight_) {
     if (inflight.state == BatchState::requested) {
-      inflight.end = Status(Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone");
-      inflight.state = BatchState::ended;
-    } else if (inflight.for_peer) {
-      stop(inflight);
+      inflight.finish({Code::disconnected, Scope::peer, "peer " + peer_name() + " is gone"});
+    } else if (inflight.for_peer()) {
+      inflight.cancel();
     }
   }
   offers_.clear();

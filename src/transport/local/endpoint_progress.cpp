@@ -6,41 +6,29 @@
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {
-namespace {
-
-/// The most pieces in one order. Copies after those of an order can still be canceled. For the
-/// kernel, this many fit one list, however they are cut.
-constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
-
-}  // namespace
 
 /// Starts an order of the next pieces. no_resource: the copier accepted none.
 Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDependencies& streams,
                                  std::optional<cuda::PooledEvent>* event) {
-  unsigned ctas = inflight.ctas;
-  if (inflight.method == copy::Method::pageable)  // not a GPU's copier
-    if (const GpuCopiers* const gpu = transport_.gpu_copiers(inflight.device))
+  LocalCopy& local_copy = inflight.local_copy;
+  unsigned ctas = local_copy.ctas;
+  if (local_copy.method == copy::Method::pageable)  // not a GPU's copier
+    if (const GpuCopiers* const gpu = transport_.gpu_copiers(local_copy.device))
       ctas = std::min(gpu->usual->ctas(), ctas);
-  std::span<const copy::Piece> wave(inflight.pieces.data() + inflight.next,
-                                    inflight.pieces.size() - inflight.next);
-  const bool by_gpu =
-      inflight.method == copy::Method::copy_engine || inflight.method == copy::Method::sm_kernel;
-  if (by_gpu)
-    wave = wave.first(std::min(
-        wave.size(), inflight.method == copy::Method::sm_kernel ? kWaveKernel : kWaveCopies));
+  const std::span<const copy::Piece> wave = local_copy.next_pieces();
   const PeerProcess process = channel_.process();
-  auto ticket = inflight.copier->start(
-      {.method = inflight.method,
+  auto ticket = local_copy.copier->start(
+      {.method = local_copy.method,
        .pieces = wave,
-       .pages = inflight.pages,
+       .pages = local_copy.pages,
        .queue = copy_queue_index_,
        .pid = process.pid,
        .pidfd = process.pidfd,
        .proof = &proof_,
        .remote_is_source = inflight.op == Op::read,
        .peer = peer_.incarnation,
-       .link = inflight.link,
-       .device = inflight.device,
+       .link = local_copy.link,
+       .device = local_copy.device,
        .ctas = ctas,
        .to_gpu = on_gpu(inflight.op == Op::read ? inflight.target->key.kind
                                                 : inflight.remote->key().kind),
@@ -49,50 +37,45 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
                  inflight.remote->key().kind == MemoryKind::shared,
        .after = streams.after,
        .stream = streams.stream,
-       .release = streams.wants_event && wave.size() == inflight.pieces.size() ? event : nullptr,
-       .actual_method = by_gpu ? &inflight.method : nullptr});
+       .release = streams.wants_event && wave.size() == local_copy.pieces.size() ? event : nullptr,
+       .actual_method = local_copy.by_gpu() ? &local_copy.method : nullptr});
   if (!ticket.ok()) return ticket.status();
-  inflight.ticket = *ticket;
-  inflight.next += wave.size();
-  inflight.blocks_with_copier =
-      wave.size() + inflight.pages.to_index.size() * (1 + inflight.pages.more.size());
-  inflight.pages = {};
+  local_copy.started(*ticket, wave.size());
   return {};
-}
-
-void LocalEndpoint::stop(LocalInflightBatch& inflight) {
-  inflight.canceled = true;
-  if (inflight.ticket != 0) inflight.copier->abort(inflight.ticket);
 }
 
 void LocalEndpoint::cancel(std::uint64_t cookie) {
   const base::MutexLock lock(transport_.copiers.mutex);
-  for (LocalInflightBatch& inflight : inflight_)
-    if (!inflight.for_peer &&
-        (inflight.parent != nullptr ? inflight.parent->id : inflight.id) == cookie)
-      stop(inflight);
+  for (LocalInflightBatch& inflight : inflight_) {
+    const BounceStep* const step = inflight.step();
+    const auto* own = std::get_if<OwnBatch>(step != nullptr ? &step->parent->role : &inflight.role);
+    if (own != nullptr && own->cookie == cookie) inflight.cancel();
+  }
 }
 
 void LocalEndpoint::advance(LocalInflightBatch& inflight) {
-  if (inflight.state == BatchState::opening) open_offer(inflight);
-  if (inflight.state == BatchState::bouncing) return add_steps(inflight);
-  if (inflight.state == BatchState::starting_phase) start_phase(inflight);
-  if (inflight.state == BatchState::requested) poll_completion_flag(inflight);
-  if (inflight.state == BatchState::requested && inflight.canceled && !inflight.cancel_sent) {
+  if (inflight.state == BatchState::opening)
+    open_offer(inflight, *std::get<CopyForPeer>(inflight.role).offer);
+  if (inflight.state == BatchState::bouncing)
+    return add_steps(inflight, *std::get<OwnBatch>(inflight.role).bounced);
+  if (inflight.state == BatchState::starting_phase) start_phase(inflight, *inflight.step());
+  if (inflight.state == BatchState::requested && poll_completion_flag(inflight.request))
+    inflight.state = BatchState::ended;
+  if (inflight.state == BatchState::requested && !inflight.waits_for_peer()) {
     flatbuffers::FlatBufferBuilder out;
-    out.Finish(schema::CreateCancel(out, inflight.request_id));
-    inflight.cancel_sent = send(LocalMessage::cancel, finished(out)).ok();
+    out.Finish(schema::CreateCancel(out, inflight.request.id));
+    inflight.request.cancel_sent = send(LocalMessage::cancel, finished(out)).ok();
   }
+  LocalCopy& local_copy = inflight.local_copy;
   while (inflight.state == BatchState::copying) {
-    if (inflight.ticket != 0) {
-      auto end = inflight.copier->poll(inflight.ticket);
+    if (local_copy.ticket != 0) {
+      auto end = local_copy.copier->poll(local_copy.ticket);
       if (!end) return;
-      inflight.ticket = 0;
+      local_copy.ticket = 0;
       inflight.end = *std::move(end);
-      transport_.copiers.count(inflight.method, inflight.blocks_with_copier);
+      transport_.copiers.count(local_copy.method, local_copy.blocks_with_copier);
     }
-    if (inflight.end.ok() &&
-        (inflight.next < inflight.pieces.size() || !inflight.pages.to_index.empty())) {
+    if (inflight.end.ok() && local_copy.left()) {
       if (inflight.canceled)
         inflight.end = Status(Code::canceled, Scope::request, "canceled");
       else if (Status status = start_some(inflight); status.ok())
@@ -117,9 +100,9 @@ std::size_t LocalEndpoint::progress(CompletionSink& sink) {
       ++inflight;
       continue;
     }
-    const bool step = inflight->parent != nullptr;
-    --(step ? steps_ : inflight->for_peer ? for_peer_ : ours_);
-    if (!step && !inflight->for_peer) ++completed;
+    const bool own = std::holds_alternative<OwnBatch>(inflight->role);
+    --(own ? ours_ : inflight->for_peer() ? for_peer_ : steps_);
+    if (own) ++completed;
     inflight = inflight_.erase(inflight);
   }
   return completed;
@@ -134,21 +117,23 @@ PollHint LocalEndpoint::poll_hint() const {
     hint = {PollHint::When::at, now + *wait};
   for (const LocalInflightBatch& inflight : inflight_) {
     if (inflight.state == BatchState::bouncing) {
-      const PollHint bounce = bounce_poll_hint(inflight, now);
+      const PollHint bounce =
+          bounce_poll_hint(inflight, *std::get<OwnBatch>(inflight.role).bounced, now);
       if (bounce.when == PollHint::When::now) return bounce;
       if (bounce.when == PollHint::When::at &&
           (hint.when == PollHint::When::idle || bounce.at < hint.at))
         hint = {PollHint::When::at, bounce.at, hint.for_peer};
       continue;
     }
-    const bool requested =
-        inflight.state == BatchState::requested && !(inflight.canceled && !inflight.cancel_sent);
-    if (requested && inflight.completion_flag == kNoFlag) continue;  // a message reports the end
-    hint.for_peer |= inflight.for_peer;
-    if (!requested && (inflight.state != BatchState::copying || inflight.ticket == 0))
+    const bool requested = inflight.waits_for_peer();
+    const PeerRequest& request = inflight.request;
+    const LocalCopy& local_copy = inflight.local_copy;
+    if (requested && request.completion_flag == kNoFlag) continue;  // a message reports the end
+    hint.for_peer |= inflight.for_peer();
+    if (!requested && (inflight.state != BatchState::copying || local_copy.ticket == 0))
       return {.when = PollHint::When::now, .for_peer = hint.for_peer};
     const base::Time due =
-        requested ? copy::poll_hint(inflight.due, inflight.polled) : inflight.copier->expected(now);
+        requested ? copy::poll_hint(request.due, request.polled) : local_copy.copier->expected(now);
     if (hint.when == PollHint::When::idle || due < hint.at)
       hint = {PollHint::When::at, due, hint.for_peer};
   }

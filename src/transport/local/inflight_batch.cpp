@@ -1,0 +1,81 @@
+#include "transport/local/inflight_batch.hpp"
+
+#include <algorithm>
+
+namespace linkspan::transport::local {
+namespace {
+
+/// The most pieces in one order. For the kernel, this many fit one list, however they are cut.
+constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
+
+}  // namespace
+
+bool LocalCopy::by_gpu() const noexcept {
+  return method == copy::Method::copy_engine || method == copy::Method::sm_kernel;
+}
+
+std::span<const copy::Piece> LocalCopy::next_pieces() const noexcept {
+  const std::span<const copy::Piece> rest = std::span(pieces).subspan(next);
+  if (!by_gpu()) return rest;
+  return rest.first(
+      std::min(rest.size(), method == copy::Method::sm_kernel ? kWaveKernel : kWaveCopies));
+}
+
+void LocalCopy::started(copy::Ticket accepted, std::size_t count) {
+  ticket = accepted;
+  next += count;
+  blocks_with_copier = count + pages.to_index.size() * (1 + pages.more.size());
+  pages = {};
+}
+
+void LocalCopy::keep_indices() {
+  if (pages.to_list != 0) return;
+  indices.assign(pages.to_index.begin(), pages.to_index.end());
+  indices.insert(indices.end(), pages.from_index.begin(), pages.from_index.end());
+  const std::span<const std::uint32_t> kept(indices);
+  pages.to_index = kept.first(kept.size() / 2);
+  pages.from_index = kept.last(kept.size() / 2);
+}
+
+void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there,
+                               std::span<const Block> from_blocks) {
+  local_copy.pieces.reserve(from_blocks.size());
+  for (const Block& b : from_blocks) {
+    copy::Piece piece{
+        .to = there + b.remote_offset, .from = here + b.local_offset, .bytes = b.bytes};
+    if (op == Op::read) std::swap(piece.to, piece.from);
+    local_copy.pieces.push_back(piece);
+  }
+}
+
+void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there, const Pages& from_pages,
+                               const Batch& batch) {
+  copy::PageList& list = local_copy.pages;
+  list = {
+      .to = there + from_pages.remote_base,
+      .from = here + from_pages.local_base,
+      .page_bytes = from_pages.page_bytes,
+      .to_index = from_pages.remote_index,
+      .from_index = from_pages.local_index,
+      .to_last = last_page(from_pages.remote_base, from_pages.page_bytes, remote->key().bytes),
+      .from_last = last_page(from_pages.local_base, from_pages.page_bytes, target->region->bytes()),
+      .first = batch.first,
+      .more = local_copy.bases};
+  if (from_pages.indices_on_gpu) {
+    list.to_list = reinterpret_cast<std::uintptr_t>(from_pages.remote_index.data());
+    list.from_list = reinterpret_cast<std::uintptr_t>(from_pages.local_index.data());
+  }
+  if (const auto* const kept = static_cast<const PinnedPages*>(batch.kept); kept != nullptr) {
+    const std::uint64_t skipped = batch.first * sizeof(std::uint32_t);
+    list.to_list = kept->remote + skipped;
+    list.from_list = kept->local + skipped;
+  }
+  if (op == Op::read) {
+    std::swap(list.to, list.from);
+    std::swap(list.to_index, list.from_index);
+    std::swap(list.to_list, list.from_list);
+    std::swap(list.to_last, list.from_last);
+  }
+}
+
+}  // namespace linkspan::transport::local
