@@ -464,7 +464,9 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   set(tcpx_there --tcpx ${CMAKE_BINARY_DIR})
   linkspan_test(seed_commands_cpu TIMEOUT 400
     COMMAND ${seed_commands} cpu ${simple_write_there} ${tcpx_there} ${python_there})
-  linkspan_test(seed_build TIMEOUT 1800 COMMAND ${seed_commands} cpu --build --only 004_build)
+  # What is tried are the commands: without optimisation they take half the time.
+  linkspan_test(seed_build TIMEOUT 1800 ENVIRONMENT CMAKE_BUILD_TYPE=Debug
+    COMMAND ${seed_commands} cpu --build --only 004_build)
   if(TARGET fake_cuda)
     linkspan_test(seed_commands_simulated TIMEOUT 600 ENVIRONMENT ${simulated}
       COMMAND ${seed_commands} simulated --shim $<TARGET_FILE:driver_shim>
