@@ -82,6 +82,12 @@ TOPICS = {
         "suites": [],
         "sources": [*ENGINE, "python/core", "python/linkspan", "bench/peers"],
     },
+    "nixl": {
+        "what": "NIXL's Python API over linkspan's plugin and over its own UCX in one run",
+        "rows": ["nixl"],
+        "suites": [],
+        "sources": [*ENGINE, "integrations/nixl", "bench/peers"],
+    },
     "nvlink_transfer": {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],

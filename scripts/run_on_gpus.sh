@@ -81,6 +81,12 @@ python_steps() {
   local peers=${LINKSPAN_PEERS:-$pack/peers} wheels_of_peers=()
   [[ ! -d $peers ]] || wheels_of_peers=(--wheels "$peers")
   step peers 540 python3 "$pack/bench/peers/run.py" "${wheels_of_peers[@]}" --json "$out/peers.json"
+  if [[ -d $site/linkspan/nixl && -d $peers ]]; then
+    step nixl 300 python3 "$pack/bench/peers/run.py" --nixl "$site/linkspan/nixl" \
+      "${wheels_of_peers[@]}" --json "$out/nixl.json"
+  else
+    absent nixl "no plugin in the wheel, or no parts of NIXL"
+  fi
   local example
   for example in kv_pages weights offload; do
     step "example_$example" 120 python3 "$pack/examples/python/$example.py"

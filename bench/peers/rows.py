@@ -1,4 +1,4 @@
-"""The rows of evidence/peers.json: what moves, between which memories, how often.
+"""The rows of evidence/peers.json and nixl.json: what moves, between which memories, how often.
 
 `local` is the initiator's memory, `remote` the target's. Page lists are fresh for each transfer, so
 making them is part of its time.
@@ -26,6 +26,8 @@ class Row:
     lists: bool = False  # each region has page lists of its own
     in_flight: int = 1
     ping_pong: bool = False
+    handle: str = ""  # NIXL's: "posted" again, "made" for each transfer, "timed" while it is made
+    tcp: bool = False  # by TCP although both processes are on one host
     runs: int = 500  # transfers of a turn; fewer where a second is over
     bar: float | None = None
 
@@ -87,6 +89,23 @@ def all_rows() -> list[Row]:
         Row("gpu_gpu.1GiB.python", "gpu", "gpu", GIB, unit="GB/s", runs=5),
     ]
     return rows
+
+
+def nixl_rows() -> list[Row]:
+    """Of NIXL's API: linkspan's plugin, with NIXL's UCX in the place of the ceiling."""
+    pages = {"pages": 8192, "region_pages": 16384, "runs": 100}
+    layers = {"regions": 122, "pages": 67, "region_pages": 256, "runs": 100}
+    return [
+        Row("pages.8192x4KiB.repost", "gpu", "gpu", 4 * KIB, **pages, handle="posted", bar=1 / 100),
+        Row("pages.8192x4KiB.vllm", "gpu", "gpu", 4 * KIB, **pages, handle="made", bar=1 / 30),
+        Row("regions.122x67.repost", "gpu", "gpu", 4 * KIB, **layers, handle="posted", bar=1 / 100),
+        Row("regions.122x67.vllm", "gpu", "gpu", 4 * KIB, **layers, handle="made", bar=1 / 30),
+        Row("8B", "gpu", "gpu", 8, bar=1.0),
+        Row("gpu_host.8B", "gpu", "pinned", 8, bar=1.0),
+        Row("gpu_host.64MiB", "gpu", "pinned", 64 * MIB, runs=20, bar=1 / 20),
+        Row("tcp.64MiB", "gpu", "gpu", 64 * MIB, runs=20, tcp=True, bar=1 / 20),
+        Row("prep_ns_per_descriptor", "gpu", "gpu", 4 * KIB, unit="ns", **pages, handle="timed"),
+    ]
 
 
 def in_host_memory(row: Row) -> Row:

@@ -3,6 +3,7 @@
 
 run.py --fetch DIR [--part MIB]      others' libraries from PyPI, in parts that travel one by one
 run.py [--wheels DIR] [--json FILE]  all rows; without parts linkspan and the bare calls alone
+run.py --nixl FOLDER ...             NIXL's API over the plugin in that folder beside its own UCX
 run.py --host ...                    small, in host memory: shows the programs, measures nothing
 
 Each library has two processes, an initiator and a target. Within a row the libraries take turns, the
@@ -27,10 +28,10 @@ from typing import Any
 
 import wheels
 from pair import CEILING, Absent, Pair
-from rows import Row, all_rows, in_host_memory
+from rows import Row, all_rows, in_host_memory, nixl_rows
 
-OURS = "linkspan"
-SIDES = [CEILING, OURS, "nixl", "mooncake", "ucx"]
+SIDES = [CEILING, "linkspan", "nixl", "mooncake", "ucx"]
+NIXL_SIDES = ["nixl", "nixl_linkspan"]  # the first in the place of the ceiling
 
 
 def gpus() -> int:
@@ -44,19 +45,21 @@ def gpus() -> int:
 class Bench:
     def __init__(self, args: argparse.Namespace, site: pathlib.Path | None, gpu_count: int) -> None:
         self.args, self.site, self.gpu_count = args, site, gpu_count
+        self.sides = args.sides or (NIXL_SIDES if args.nixl else SIDES)
+        self.ceiling, self.ours = NIXL_SIDES if args.nixl else SIDES[:2]
         self.pairs: dict[str, Pair] = {}
         self.unstarted: dict[tuple[str, str], Absent] = {}  # by library and environment
         self.rows: list[dict[str, Any]] = []
         self.absent: list[dict[str, str]] = []
 
     def missing(self, side: str, row: Row, why: str) -> None:
-        name = row.id if side == OURS else f"{row.id}.{side}"
+        name = row.id if side == self.ours else f"{row.id}.{side}"
         self.absent.append({"id": name, "why": why})
         print(f"{name}: absent, {why}", flush=True)
 
     def pair(self, side: str, row: Row) -> Pair:
         """One that runs, in the environment that the row wants."""
-        more = environment(side, row)
+        more = environment(side, row, self.args.nixl)
         if side in self.pairs and self.pairs[side].environment != more:
             self.pairs.pop(side).end()
         if side not in self.pairs:
@@ -100,14 +103,14 @@ class Bench:
             pair.verify(row, 1000)
             pair.clear()
 
-        for side in self.args.sides:
+        for side in self.sides:
             attempt(side, begin)
         for number in range(self.args.turns + 1):
             for side in list(times):
                 attempt(side, functools.partial(turn, count=number > 0))
         for side in list(times):
             attempt(side, finish)
-        if OURS in times:
+        if self.ours in times:
             self.rows.append(self.row(row, times, counts))
             print(json.dumps(self.rows[-1]), flush=True)
 
@@ -117,39 +120,41 @@ class Bench:
         figures = {side: figure(row, statistics.median(each)) for side, each in times.items()}
         made: dict[str, Any] = {
             "id": row.id,
-            "value": figures[OURS],
+            "value": figures[self.ours],
             "unit": row.unit,
-            "how": self.pairs[OURS].how,
-            "runs": counts[OURS],
+            "how": self.pairs[self.ours].how,
+            "runs": counts[self.ours],
             "turns": self.args.turns,
             "verified": True,
         }
-        if CEILING in figures:
+        if self.ceiling in figures:
+            by = self.pairs[self.ceiling]
             made |= {
-                "ceiling": figures[CEILING],
-                "ceiling_how": self.pairs[CEILING].how,
-                "ratio": round(figures[OURS] / figures[CEILING], 3),
+                "ceiling": figures[self.ceiling],
+                "ceiling_how": f"NIXL's UCX {by.version}: {by.how}" if self.args.nixl else by.how,
+                "ratio": round(figures[self.ours] / figures[self.ceiling], 4),
             }
         made["beside"] = [
             {
                 "how": f"{side} {self.pairs[side].version}: {self.pairs[side].how}",
                 "value": value,
-                "ratio": round(figures[OURS] / value, 3),
+                "ratio": round(figures[self.ours] / value, 3),
                 "runs": counts[side],
                 "verified": True,
             }
             for side, value in figures.items()
-            if side not in (OURS, CEILING)
+            if side not in (self.ours, self.ceiling)
         ]
         if row.bar is not None and "ratio" in made:
-            made |= {"bar": row.bar, "pass": made["ratio"] >= row.bar}
+            better = made["ratio"] >= row.bar if row.unit == "GB/s" else made["ratio"] <= row.bar
+            made |= {"bar": round(row.bar, 4), "pass": better}
         return made
 
     def run(self, rows: list[Row]) -> int:
         try:
             for row in rows:
                 if row.needs_gpu and not self.gpu_count:
-                    self.missing(OURS, row, "needs a GPU")
+                    self.missing(self.ours, row, "needs a GPU")
                 else:
                     begin = time.monotonic()
                     self.measure(row)
@@ -161,13 +166,22 @@ class Bench:
         return int(any(each["id"] in ours and each["why"] != "needs a GPU" for each in self.absent))
 
 
-def environment(side: str, row: Row) -> dict[str, str]:
+def environment(side: str, row: Row, plugins: pathlib.Path | None) -> dict[str, str]:
     """Mooncake has one protocol for a process: by NVLink between GPUs, else TCP."""
-    nvlink = side == "mooncake" and (row.local, row.remote) == ("gpu", "gpu")
-    return {"MC_INTRANODE_NVLINK": "1"} if nvlink else {}
+    if side == "mooncake":
+        nvlink = (row.local, row.remote) == ("gpu", "gpu")
+        return {"MC_INTRANODE_NVLINK": "1"} if nvlink else {}
+    if side == "nixl":
+        return {"UCX_TLS": "tcp,cuda_copy"} if row.tcp else {}
+    if side == "nixl_linkspan":
+        tcp = {"LINKSPAN_BENCH_REQUIRE": "tcp"} if row.tcp else {}
+        return {"NIXL_PLUGIN_DIR": str(plugins), **tcp}
+    return {}
 
 
 def figure(row: Row, nanoseconds: float) -> float:
+    if row.unit == "ns":
+        return round(nanoseconds / (row.regions * row.pages), 2)  # of a descriptor
     if row.unit == "us":
         return round(nanoseconds / 1e3, 3)
     return round(row.moved / nanoseconds, 3)  # bytes a nanosecond are GB/s
@@ -184,7 +198,13 @@ def arguments() -> argparse.Namespace:
         metavar="DIR",
         help="the parts of --fetch, or a folder that has them unpacked",
     )
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument(
+        "--nixl",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="rows of evidence/nixl.json, with the plugins of FOLDER",
+    )
+    parser.add_argument("--sides", nargs="+", choices=[*SIDES, "nixl_linkspan"])
     parser.add_argument("--rows", nargs="+", metavar="ID", help="these alone")
     parser.add_argument("--turns", type=int, default=5, help="of each library, after the warm-up")
     parser.add_argument("--host", action="store_true", help="small, in host memory")
@@ -201,7 +221,8 @@ def main() -> int:
         for part in wheels.fetch(args.fetch, args.python, args.part):
             print(f"{part}: {part.stat().st_size / wheels.MIB:.1f} MiB")
         return 0
-    rows = [in_host_memory(row) if args.host else row for row in all_rows()]
+    rows = nixl_rows() if args.nixl else all_rows()
+    rows = [in_host_memory(row) if args.host else row for row in rows]
     if args.rows:
         if unknown := set(args.rows) - {row.id for row in rows}:
             sys.exit(
@@ -220,7 +241,9 @@ def main() -> int:
         code = bench.run(rows)
     if args.json:
         content = {
-            "what": "linkspan beside NIXL, Mooncake and UCX, two processes each, driven from Python",
+            "what": "NIXL's Python API over linkspan's plugin and over its own UCX, two processes each"
+            if args.nixl
+            else "linkspan beside NIXL, Mooncake and UCX, two processes each, driven from Python",
             "command": " ".join(["run.py", *sys.argv[1:]]),
             "rows": bench.rows,
             "absent": bench.absent,

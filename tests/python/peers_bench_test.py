@@ -52,10 +52,34 @@ def test_the_bars_are_those_of_the_rows_with_a_bare_kernel():
     assert len({row.id for row in rows.all_rows()}) == len(rows.all_rows()) == 18
 
 
+def test_rows_of_nixl_say_how_much_faster_than_its_ucx():
+    bars = {row.id: row.bar for row in rows.nixl_rows()}
+    assert bars["pages.8192x4KiB.repost"] == bars["regions.122x67.repost"] == 1 / 100
+    assert bars["pages.8192x4KiB.vllm"] == bars["regions.122x67.vllm"] == 1 / 30
+    assert bars["gpu_host.64MiB"] == bars["tcp.64MiB"] == 1 / 20
+    assert bars["8B"] == bars["gpu_host.8B"] == 1
+    assert all(row.unit != "GB/s" for row in rows.nixl_rows())  # a ratio of times: less is better
+
+
+def test_a_process_of_nixl_has_the_plugins_and_the_wires_of_its_row():
+    tcp = next(row for row in rows.nixl_rows() if row.tcp)
+    plugins = pathlib.Path("/plugins")
+    assert driver.environment("nixl", tcp, plugins) == {"UCX_TLS": "tcp,cuda_copy"}
+    assert driver.environment("nixl_linkspan", tcp, plugins) == {
+        "NIXL_PLUGIN_DIR": "/plugins",
+        "LINKSPAN_BENCH_REQUIRE": "tcp",
+    }
+    local = next(row for row in rows.nixl_rows() if not row.tcp)
+    assert driver.environment("nixl", local, plugins) == {}
+    assert driver.environment("linkspan", local, None) == {}
+
+
 def test_a_figure_is_a_rate_or_a_time():
     sets = next(row for row in rows.all_rows() if row.id == "pages.122x67.sets.python")
     assert driver.figure(sets, sets.moved) == 1.0  # a byte a nanosecond is 1 GB/s
     assert driver.figure(small("page_page.8B"), 1500) == 1.5
+    (prep,) = (row for row in rows.nixl_rows() if row.unit == "ns")
+    assert driver.figure(prep, 8192 * 40) == 40  # of a descriptor
 
 
 def test_rows_with_lists_have_other_pages_for_each_region():

@@ -1,0 +1,19 @@
+"""NIXL by its Python API, over linkspan's plugin, which NIXL_PLUGIN_DIR names."""
+
+from __future__ import annotations
+
+import os
+
+from nixl_side import NixlSide
+
+
+class LinkspanBehindNixl(NixlSide):
+    backend = "LINKSPAN"
+
+    def __init__(self, role: str) -> None:
+        if path := os.environ.get("LINKSPAN_BENCH_REQUIRE"):
+            self.parameters = {"require": path}
+        super().__init__(role)
+
+
+create = LinkspanBehindNixl
