@@ -127,6 +127,7 @@ endfunction()
 set_source_files_properties(tests/unit/nccl_net_rules_test.cpp tests/unit/nccl_net_abi_test.cpp
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 linkspan_gtest(unit tests/unit cpu simulated)
+target_sources(linkspan_unit PRIVATE $<TARGET_OBJECTS:linkspan_nixl_objects>)
 add_dependencies(linkspan_unit ${nccl_net_plugins})  # loaded by name
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")  # its operator new has no other in its place
   target_link_options(linkspan_unit PRIVATE -Wl,--wrap=_Znwm,--wrap=_Znam)  # no_memory.cpp
@@ -363,7 +364,7 @@ if(TARGET _core)
   endforeach()
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # beside what ./dev setup fetched
     set(integration_tests)
-    foreach(name IN ITEMS ray sglang vllm)
+    foreach(name IN ITEMS nixl ray sglang vllm)
       list(APPEND integration_tests ${CMAKE_SOURCE_DIR}/integrations/${name}/tests)
     endforeach()
     linkspan_test(integrations TIMEOUT 600 ENVIRONMENT ${python_environment} ${no_driver}

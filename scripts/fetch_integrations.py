@@ -29,9 +29,14 @@ NEEDED = {
 
 
 def pins(file: pathlib.Path = ROOT / "integrations/versions.txt") -> dict[str, str]:
-    """Returns each line of the form `name==version  sha256:...` by its name."""
+    """Returns each line of the form `name==version  sha256:... [as folder]` by its folder, which is
+    its name if there is none."""
     lines = [line.split("#")[0].strip() for line in file.read_text().splitlines()]
-    return {line.split("==")[0]: line for line in lines if line}
+    return {
+        line.split(" as ")[-1].strip() if " as " in line else line.split("==")[0]: line
+        for line in lines
+        if line
+    }
 
 
 def pip(*arguments: str) -> bool:
@@ -50,7 +55,7 @@ def fetch(name: str, line: str) -> bool:
     if pin.is_file() and pin.read_text() == line:
         return True
     print(f"== fetching {line.split()[0]}", flush=True)
-    requirement, *hashes = line.split()
+    requirement, *hashes = line.split(" as ")[0].split()
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as work:
         listed = pathlib.Path(work) / "list.txt"

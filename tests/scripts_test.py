@@ -475,7 +475,15 @@ class Integrations(unittest.TestCase):
 
     def test_each_pin_has_a_version_and_a_hash(self):
         for line in fetch_integrations.pins().values():
-            self.assertRegex(line, r"^[a-z0-9-]+==[0-9.]+(  ?sha256:[0-9a-f]{64})+$")
+            self.assertRegex(line, r"^[a-z0-9-]+==[0-9.]+(  ?sha256:[0-9a-f]{64})+(  as [a-z0-9-]+)?$")
+
+    def test_a_second_version_has_a_folder_of_its_own(self):
+        self.LINE = "thing==1.2  sha256:ab  as thing-oldest"
+        self.assertTrue(self.fetched(True, True)[0])
+        self.assertEqual(self.calls, ["thing==1.2 --hash=sha256:ab"])
+        listed = self.folder / "versions.txt"
+        listed.write_text(f"thing==1.3  sha256:cd\n{self.LINE}\n")
+        self.assertEqual(list(fetch_integrations.pins(listed)), ["thing", "thing-oldest"])
 
 
 class Mutants(unittest.TestCase):

@@ -252,7 +252,7 @@ seed_004_build() {
 }
 
 if [[ -n $build ]] && seed 004_build CMakeLists.txt cmake include src p2p tools bench scripts python examples \
-  vcache; then
+  vcache integrations; then
   seed_004_build
 fi
 

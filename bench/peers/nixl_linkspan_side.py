@@ -11,8 +11,8 @@ class LinkspanBehindNixl(NixlSide):
     backend = "LINKSPAN"
 
     def __init__(self, role: str) -> None:
-        if path := os.environ.get("LINKSPAN_BENCH_REQUIRE"):
-            self.parameters = {"require": path}
+        if "LINKSPAN_BENCH_TCP" in os.environ:
+            self.parameters = {"unix_socket": "no"}
         super().__init__(role)
 
 

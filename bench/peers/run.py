@@ -174,7 +174,7 @@ def environment(side: str, row: Row, plugins: pathlib.Path | None) -> dict[str, 
     if side == "nixl":
         return {"UCX_TLS": "tcp,cuda_copy"} if row.tcp else {}
     if side == "nixl_linkspan":
-        tcp = {"LINKSPAN_BENCH_REQUIRE": "tcp"} if row.tcp else {}
+        tcp = {"LINKSPAN_BENCH_TCP": "1"} if row.tcp else {}
         return {"NIXL_PLUGIN_DIR": str(plugins), **tcp}
     return {}
 

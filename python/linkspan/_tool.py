@@ -19,5 +19,9 @@ def doctor() -> int:
 
 
 def main() -> None:
-    """`linkspan ...` and `python -m linkspan ...`: becomes the tool."""
+    """`linkspan ...` and `python -m linkspan ...`: becomes the tool. `linkspan nixl` is Python's."""
+    if sys.argv[1:2] == ["nixl"]:
+        from . import nixl
+
+        sys.exit(nixl.main(sys.argv[2:]))
     os.execv(_TOOL, ["linkspan", *sys.argv[1:]])

@@ -67,7 +67,7 @@ def test_a_process_of_nixl_has_the_plugins_and_the_wires_of_its_row():
     assert driver.environment("nixl", tcp, plugins) == {"UCX_TLS": "tcp,cuda_copy"}
     assert driver.environment("nixl_linkspan", tcp, plugins) == {
         "NIXL_PLUGIN_DIR": "/plugins",
-        "LINKSPAN_BENCH_REQUIRE": "tcp",
+        "LINKSPAN_BENCH_TCP": "1",
     }
     local = next(row for row in rows.nixl_rows() if not row.tcp)
     assert driver.environment("nixl", local, plugins) == {}

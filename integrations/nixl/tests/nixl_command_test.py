@@ -1,0 +1,89 @@
+"""The command `linkspan nixl`, and what the plugin shows of itself."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from agents import NEWEST, OLDEST, PLUGINS, WHEELS, FOLDER, idle_processes, start  # noqa: F401
+
+LIMIT_S = 60
+PACKAGES = str(PLUGINS.parents[1])
+LIBRARY = PLUGINS / "libplugin_LINKSPAN.so"
+
+
+def run(*arguments: str, path: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "linkspan", "nixl", *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (PACKAGES, path)))} | more,
+        capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+
+
+def test_folder() -> None:
+    assert run("--folder").stdout == run().stdout == f"{PLUGINS}\n"
+
+
+def test_folder_of_another_name(start, tmp_path: pathlib.Path) -> None:  # noqa: F811
+    for _ in range(2):
+        ran = run("--as", "UCX", XDG_CACHE_HOME=str(tmp_path))
+    folder = pathlib.Path(ran.stdout.strip())
+    assert [each.name for each in folder.iterdir()] == ["libplugin_UCX.so"]
+    process = start(backend="UCX", plugins=folder)
+    process.ask("open", "a", num_threads="4")
+    ran = run("--as", "ucx/..", XDG_CACHE_HOME=str(tmp_path))
+    assert ran.returncode == 2 and "'ucx/..' is no name of a backend" in ran.stderr
+
+
+def test_install_and_check(tmp_path: pathlib.Path) -> None:
+    site = WHEELS / NEWEST
+    if not (site / "nixl_cu12").is_dir():
+        pytest.skip("needs NIXL, which ./dev test fetches")
+    stand_in = str(FOLDER / "tests" / "stand_in")
+    for wheel in (NEWEST, OLDEST):
+        ran = run("--check", path=os.pathsep.join((str(WHEELS / wheel), stand_in)))
+        assert "plugin interface 1: 1 MiB moved and verified" in ran.stdout, ran.stderr
+    (tmp_path / "nixl_cu12").mkdir()
+    (tmp_path / "nixl_cu12/__init__.py").touch()
+    (tmp_path / ".nixl_cu12.mesonpy.libs/plugins").mkdir(parents=True)
+    ran = run("--install", path=str(tmp_path))
+    copied = tmp_path / ".nixl_cu12.mesonpy.libs/plugins/libplugin_LINKSPAN.so"
+    assert ran.stdout == f"{copied}\n" and copied.read_bytes() == LIBRARY.read_bytes()
+
+
+def test_the_wheel_that_only_has_the_plugin(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "linkspan-0.1.0-cp312-abi3-manylinux_2_36_x86_64.whl"
+    with zipfile.ZipFile(source, "w") as wheel:
+        wheel.write(LIBRARY, "linkspan/nixl/libplugin_LINKSPAN.so")
+    command = [sys.executable, FOLDER / "wheel/make_wheel.py", source, tmp_path]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    made = tmp_path / "linkspan_nixl-0.1.0-py3-none-manylinux_2_36_x86_64.whl"
+    assert ran.stdout == f"{made}\n", ran.stderr
+    with zipfile.ZipFile(made) as wheel:
+        for cuda in ("cu12", "cu13"):
+            name = f".nixl_{cuda}.mesonpy.libs/plugins/libplugin_LINKSPAN.so"
+            assert wheel.read(name) == LIBRARY.read_bytes()
+    source.rename(tmp_path / "other-1.whl")
+    command[2] = tmp_path / "other-1.whl"
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert ran.returncode == 1 and "other-1.whl is not named as a wheel" in ran.stderr
+
+
+def test_without_nixl() -> None:
+    for option in ("--install", "--check"):
+        ran = run(option)
+        assert ran.returncode == 1 and "pip install --no-deps nixl-cu12" in ran.stderr
+
+
+def test_the_plugin_needs_nothing_of_nixl() -> None:
+    def symbols(*options: str) -> list[str]:
+        command = ["nm", "-D", *options, LIBRARY]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+
+    exported = {line.split()[-1] for line in symbols("--defined-only") if line}
+    assert exported == {"nixl_plugin_init", "nixl_plugin_fini"}
+    assert not [line for line in symbols("--undefined-only") if "nixl" in line or "GLIBCXX" in line]
