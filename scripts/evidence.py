@@ -213,6 +213,15 @@ def beside_ucx(rows: dict[str, dict]) -> dict[str, dict]:
     return beside
 
 
+CPP_ROWS = ("pages.122x67.sets", "pages.122x67.triples", "pages.8192x4KiB")
+
+
+def of_cpp(host: pathlib.Path) -> dict:
+    """The rows of the host suite that peers.json has from Python too, under their names there."""
+    rows = json.loads(host.read_text())["rows"] if host.exists() else []
+    return {"rows": [{**r, "id": f"{r['id']}.cpp"} for r in rows if r["id"] in CPP_ROWS]}
+
+
 def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
     stamped = json.loads((folder / "stamp.json").read_text())
     for other in more:
@@ -230,6 +239,8 @@ def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
         if topic == "faults" and results:
             others = [json.loads((other / "faults.json").read_text()) for other in more]
             results = [add_up([*results, *others])]
+        if topic == "peers" and results:
+            results.append(of_cpp(folder / "host.json"))
         folders = [folder, *more] if topic == "faults" else [folder]
         suites = [
             suite_of(each / f"{name}.xml")

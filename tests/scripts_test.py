@@ -569,6 +569,16 @@ class Evidence(unittest.TestCase):
             told = (merged[topic]["what"], merged[topic]["command"])
             self.assertEqual(told, ("w", "linkspan x"))
 
+    def test_peers_have_rows_of_cpp(self):
+        def run(*names):
+            return {"what": "w", "command": "c", "rows": [{"id": n, "value": 1} for n in names]}
+
+        host = run("pages.122x67.sets", "gpu_gpu.1GiB")
+        merged = self.merge({"host": host, "peers": run("pages.122x67.sets.python")})
+        ids = [row["id"] for row in merged["peers"]["rows"]]
+        self.assertEqual(ids, ["pages.122x67.sets.python", "pages.122x67.sets.cpp"])
+        self.assertEqual(self.merge({"host": host}).keys(), {"host"})
+
     def test_tcp_beside_ucx(self):
         def row(name, value, **more):
             return {"id": name, "value": value, "unit": "GB/s", **more}
