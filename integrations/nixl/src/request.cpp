@@ -1,5 +1,6 @@
 #include "integrations/nixl/src/request.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -24,13 +25,13 @@ Request::Request(const Services& services, std::shared_ptr<RemoteAgent> agent, O
 
 Status Request::post(std::vector<std::byte> notification) {
   base::MutexLock lock(mutex_);
-  if (state_ != State::idle && look().code() == Code::pending)
+  if (state_ != State::idle && advance().code() == Code::pending)
     return {Code::busy, Scope::request, "the transfer is still in flight"};
   posted_.notification = std::move(notification);
   posted_.deadline = base::Deadline::in(services_.deadline +
                                         std::chrono::seconds(plan_.bytes() / kBytesPerSecond));
   state_ = State::waiting;
-  Status started = look();
+  Status started = advance();
   if (state_ == State::waiting)
     services_.worker.add([self = shared_from_this()] { return self->step(); });
   return started;
@@ -38,10 +39,10 @@ Status Request::post(std::vector<std::byte> notification) {
 
 Status Request::check() {
   base::MutexLock lock(mutex_);
-  return look();
+  return advance();
 }
 
-Status Request::look() {
+Status Request::advance() {
   if (state_ == State::waiting) {
     Status started = start();
     const bool waits = started.code() == Code::pending || started.code() == Code::no_resource;
@@ -126,9 +127,11 @@ Result<Transfer> Request::submit(const Peer& peer) {
 
 std::optional<base::Time> Request::step() {
   base::MutexLock lock(mutex_);
-  if (state_ == State::waiting) (void)look();
+  if (state_ == State::waiting) (void)advance();
   if (state_ != State::waiting) return std::nullopt;
-  return base::Clock::steady().now() + kRetry;
+  // Connects and imports wake the worker; room for a submission does not.
+  const Duration left = posted_.deadline->left();
+  return base::Clock::steady().now() + (parts_.empty() ? left : std::min(left, kRetry));
 }
 
 Status Request::release() {

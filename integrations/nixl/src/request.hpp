@@ -51,7 +51,7 @@ class Request : public std::enable_shared_from_this<Request> {
   Status import() LINKSPAN_REQUIRES(mutex_);
   Result<Transfer> submit(const Peer& peer) LINKSPAN_REQUIRES(mutex_);
   Status end(Status end) LINKSPAN_REQUIRES(mutex_);
-  Status look() LINKSPAN_REQUIRES(mutex_);
+  Status advance() LINKSPAN_REQUIRES(mutex_);
   std::optional<base::Time> step() LINKSPAN_EXCLUDES(mutex_);
 
   const Services& services_;

@@ -7,7 +7,7 @@ import re
 import pytest
 from agents import Failed, Pair, idle_processes, start  # noqa: F401
 
-BIG = 32 << 20  # more than sockets buffer
+BIG = 16 << 20  # more than sockets buffer
 
 
 def test_a_killed_peer(start) -> None:  # noqa: F811
