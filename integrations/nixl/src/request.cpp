@@ -54,6 +54,8 @@ Status Request::advance() {
     state_ = State::running;
   }
   if (state_ == State::running) {
+    // Whoever looks makes progress: the end is seen at once, without the Engine's thread.
+    if (!posted_.transfer.done()) services_.engine.progress();
     if (!posted_.transfer.done()) return {Code::pending, Scope::request, "in flight"};
     return end(posted_.transfer.status());
   }
