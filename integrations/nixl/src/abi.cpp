@@ -16,7 +16,7 @@ struct StringWords {
 static_assert(sizeof(StringWords) == sizeof(std::string));
 
 StringWords words_of(const char* at) noexcept {
-  StringWords words;
+  StringWords words{};
   std::memcpy(&words, at, sizeof words);
   return words;
 }

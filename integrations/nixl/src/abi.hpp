@@ -66,7 +66,7 @@ template <class T>
 struct DescriptorList {
   virtual ~DescriptorList() = default;
 
-  Memory memory;
+  Memory memory{};
   std::vector<T> descriptors;
 };
 using TransferList = DescriptorList<DescriptorWithHandle>;

@@ -38,9 +38,7 @@ LinkspanBackend::LinkspanBackend(const abi::StartArguments& start) : Backend(sta
 }
 
 LinkspanBackend::~LinkspanBackend() {
-  if (!fork_.forked()) return;
-  (void)parts_.release();  // its threads are the parent's
-  (void)new Agents(std::move(agents_));
+  if (fork_.forked()) (void)parts_.release();  // its threads are the parent's
 }
 
 abi::Memories LinkspanBackend::getSupportedMems() const {

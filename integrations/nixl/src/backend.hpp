@@ -42,6 +42,8 @@ struct BackendParts {
   /// Opens the Engine of that agent and lets it listen.
   static Result<std::unique_ptr<BackendParts>> open(const std::string& agent,
                                                     BackendOptions options, base::Log log);
+  BackendParts(const BackendParts&) = delete;
+  BackendParts& operator=(const BackendParts&) = delete;
   /// Stops the worker, then closes the Engine.
   ~BackendParts();
 };

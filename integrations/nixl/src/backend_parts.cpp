@@ -59,8 +59,7 @@ Result<std::unique_ptr<BackendParts>> BackendParts::open(const std::string& agen
   options.engine.security =
       environment->security == Security::encrypted ? Security::encrypted : Security::authenticated;
   options.engine.transfer_deadline = options.deadline;
-  if (environment->security == Security::loopback_only &&
-      options.listen == BackendOptions().listen)
+  if (environment->security == Security::loopback_only && options.listen == BackendOptions().listen)
     options.listen = "tcp:127.0.0.1:0";
   for (const std::string& name : options.unknown)
     log.write(base::Level::warning,

@@ -54,7 +54,7 @@ abi::Answer LinkspanBackend::postXfer(const abi::Direction& /*direction*/,
                                       const abi::TransferList& /*remote*/,
                                       const std::string& /*agent*/, abi::Request*& request,
                                       const abi::OptionalArguments* more) const {
-  bool busy = false;
+  abi::Answer posted = abi::Answer::success;  // whose errors the request has logged
   const abi::Answer out = answer("postXfer", [&]() -> Status {
     std::vector<std::byte> notification;
     if (more != nullptr && more->has_notification) {
@@ -62,15 +62,20 @@ abi::Answer LinkspanBackend::postXfer(const abi::Direction& /*direction*/,
       if (!message.ok()) return message.status();
       notification = *std::move(message);
     }
-    Status posted = request_of(request).post(std::move(notification));
-    busy = posted.code() == Code::busy;
-    return posted;
+    const Code code = request_of(request).post(std::move(notification)).code();
+    posted = code == Code::busy ? abi::Answer::repost_active : answer_of(code);
+    return {};
   });
-  return busy ? abi::Answer::repost_active : out;
+  return out == abi::Answer::success ? posted : out;
 }
 
 abi::Answer LinkspanBackend::checkXfer(abi::Request* request) const {
-  return answer("checkXfer", [&]() -> Status { return request_of(request).check(); });
+  abi::Answer checked = abi::Answer::success;
+  const abi::Answer out = answer("checkXfer", [&]() -> Status {
+    checked = answer_of(request_of(request).check().code());
+    return {};
+  });
+  return out == abi::Answer::success ? checked : out;
 }
 
 abi::Answer LinkspanBackend::releaseReqH(abi::Request* request) const {

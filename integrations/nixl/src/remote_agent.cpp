@@ -117,7 +117,7 @@ Status RemoteAgent::notify(std::vector<std::byte> message) {
     if (sent.code() != Code::no_resource) return sent;
   }
   if (outbox_.size() >= kMaxWaiting)
-    return {Code::no_resource, Scope::peer,
+    return {Code::no_resource, Scope::request,
             std::to_string(kMaxWaiting) + " notifications wait for agent \"" + name_ +
                 "\": it has to call get_new_notifs()"};
   outbox_.push_back({std::move(message), base::Clock::steady().now() + kMessage});

@@ -1,4 +1,4 @@
-"""A process with agents of NIXL over the backend LINKSPAN: it does what each line of its input asks.
+"""A process with agents of NIXL over the backend LINKSPAN: it does what its input asks.
 
 For each line [name, [argument, ...]] in base64 of a pickle it writes {"result": ...} or the error,
 likewise. A name is a method of Agents below. Transfers wait at most LIMIT_S.
@@ -211,11 +211,11 @@ class Agents:
 
         def run(index: int) -> None:
             try:
-                side = [(each + index * part + i * (part // 8), part // 8) for i in range(8)
-                        for each in (here,)], [(there + index * part + i * (part // 8), part // 8)
-                                               for i in range(8)]  # fmt: skip
+                size = part // 8
+                offsets = [index * part + i * size for i in range(8)]
+                sides = [[(at + offset, size) for offset in offsets] for at in (here, there)]
                 for turn in range(times):
-                    handle = self.prepare_unlisted(name, peer, *side)
+                    handle = self.prepare_unlisted(name, peer, *sides)
                     state = self._agents[name].transfer(handle, f"{index} {turn}".encode())
                     until = time.monotonic() + LIMIT_S
                     while state == "PROC" and time.monotonic() < until:

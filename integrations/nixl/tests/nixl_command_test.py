@@ -58,7 +58,7 @@ def test_install_and_check(tmp_path: pathlib.Path) -> None:
 def test_the_wheel_that_only_has_the_plugin(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "linkspan-0.1.0-cp312-abi3-manylinux_2_36_x86_64.whl"
     with zipfile.ZipFile(source, "w") as wheel:
-        wheel.write(LIBRARY, "linkspan/nixl/libplugin_LINKSPAN.so")
+        wheel.writestr("linkspan/nixl/libplugin_LINKSPAN.so", b"the plugin")
     command = [sys.executable, FOLDER / "wheel/make_wheel.py", source, tmp_path]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     made = tmp_path / "linkspan_nixl-0.1.0-py3-none-manylinux_2_36_x86_64.whl"
@@ -66,7 +66,7 @@ def test_the_wheel_that_only_has_the_plugin(tmp_path: pathlib.Path) -> None:
     with zipfile.ZipFile(made) as wheel:
         for cuda in ("cu12", "cu13"):
             name = f".nixl_{cuda}.mesonpy.libs/plugins/libplugin_LINKSPAN.so"
-            assert wheel.read(name) == LIBRARY.read_bytes()
+            assert wheel.read(name) == b"the plugin"
     source.rename(tmp_path / "other-1.whl")
     command[2] = tmp_path / "other-1.whl"
     ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
@@ -82,7 +82,8 @@ def test_without_nixl() -> None:
 def test_the_plugin_needs_nothing_of_nixl() -> None:
     def symbols(*options: str) -> list[str]:
         command = ["nm", "-D", *options, LIBRARY]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        return ran.stdout.splitlines()
 
     exported = {line.split()[-1] for line in symbols("--defined-only") if line}
     assert exported == {"nixl_plugin_init", "nixl_plugin_fini"}

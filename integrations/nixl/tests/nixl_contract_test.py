@@ -34,7 +34,8 @@ def test_the_order_of_functions(wheel: str) -> None:
     named = {int(each[0], 16): each[-1] for each in lines("nm", library) if len(each) == 3}
     sized = [each for each in lines("nm", "-S", library) if each[-1] == VTABLE]
     if not sized:
-        named |= {int(each[0], 16): each[-1] for each in lines("nm", "-D", library) if len(each) == 3}
+        exported = lines("nm", "-D", library)
+        named |= {int(each[0], 16): each[-1] for each in exported if len(each) == 3}
         sized = [each for each in lines("nm", "-DS", library) if each[-1] == VTABLE]
     assert sized, f"{library} does not name {VTABLE}"
     begin, size = (int(each, 16) for each in sized[0][:2])

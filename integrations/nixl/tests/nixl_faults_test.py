@@ -23,6 +23,7 @@ def test_a_killed_peer(start) -> None:  # noqa: F811
     assert state == "nixlRemoteDisconnectError" and seconds < 1
     with pytest.raises(Failed, match="nixlRemoteDisconnectError"):
         pair.a.ask("notify", "a", "b", b"to nobody")
+    assert pair.a.ask("said").count('a write to agent "b"') == 1  # however often it is checked
 
 
 def test_a_peer_killed_in_flight(start) -> None:  # noqa: F811

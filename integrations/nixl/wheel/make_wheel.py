@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the wheel linkspan-nixl, which puts the plugin where NIXL's wheels look for it.
 
-    make_wheel.py LINKSPAN_WHEEL FOLDER     takes the plugin out of linkspan's wheel; prints the file
+    make_wheel.py LINKSPAN_WHEEL FOLDER   takes the plugin of linkspan's wheel; prints the file
 
 After `pip install linkspan_nixl-...whl` NIXL has the backend LINKSPAN, with no variable set.
 """

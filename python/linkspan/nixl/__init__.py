@@ -93,7 +93,8 @@ def check() -> str:
         raise RuntimeError("no NIXL is installed: pip install --no-deps nixl-cu12")
     api: Any = importlib.import_module(f"{wheel}._api")
     found = importlib.metadata.version(wheel.replace("_", "-"))
-    agents = [api.nixl_agent(name, api.nixl_agent_config(backends=[])) for name in ("here", "there")]
+    config = api.nixl_agent_config(backends=[])
+    agents = [api.nixl_agent(name, config) for name in ("here", "there")]
     if "LINKSPAN" not in agents[0].get_plugin_list():
         raise RuntimeError(
             f"NIXL {found} does not find LINKSPAN in"
@@ -126,14 +127,18 @@ def _move(here: Any, there: Any) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("linkspan nixl", description=__doc__.split("\n")[0])
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--folder", action="store_true", help="print the folder for NIXL_PLUGIN_DIR")
+    chosen.add_argument(
+        "--folder", action="store_true", help="print the folder for NIXL_PLUGIN_DIR"
+    )
     chosen.add_argument(
         "--as", dest="name", metavar="NAME", help="print a folder where the plugin is called NAME"
     )
     chosen.add_argument(
         "--install", action="store_true", help="copy the plugin to the installed NIXL"
     )
-    chosen.add_argument("--check", action="store_true", help="move a MiB through the installed NIXL")
+    chosen.add_argument(
+        "--check", action="store_true", help="move a MiB through the installed NIXL"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.name is not None:
