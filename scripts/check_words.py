@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-ROOTS = ("src", "include/linkspan", "tools", "python", "vcache/native/src")
+ROOTS = ("src", "include/linkspan", "tools", "python", "vcache/native/src", "integrations/nixl/src")
 DEVICE = "include/linkspan/device"  # whose words are CUDA's own
 SUFFIXES = {".hpp", ".cpp", ".h", ".py"}
 # Each name that is out, and the one that takes its place.

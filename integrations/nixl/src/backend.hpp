@@ -14,10 +14,10 @@
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "integrations/nixl/src/abi.hpp"
+#include "integrations/nixl/src/background_tasks.hpp"
 #include "integrations/nixl/src/options.hpp"
 #include "integrations/nixl/src/registered_memory.hpp"
 #include "integrations/nixl/src/remote_agent.hpp"
-#include "integrations/nixl/src/worker.hpp"
 #include "linkspan/engine.hpp"
 
 namespace linkspan::nixl {
@@ -26,17 +26,17 @@ namespace linkspan::nixl {
 struct BackendParts {
   base::Log log;
   Engine engine;
-  std::unique_ptr<Worker> worker;
+  std::unique_ptr<BackgroundTasks> tasks;
   AgentAddress address{};
   Services services;
   Registrations registrations;
 
-  BackendParts(base::Log to, Engine opened, std::unique_ptr<Worker> started,
+  BackendParts(base::Log to, Engine opened, std::unique_ptr<BackgroundTasks> started,
                const BackendOptions& options)
       : log(std::move(to)),
         engine(std::move(opened)),
-        worker(std::move(started)),
-        services{engine, *worker, log, options.deadline, options.require},
+        tasks(std::move(started)),
+        services{engine, *tasks, log, options.deadline, options.require},
         registrations(services) {}
 
   /// Opens the Engine of that agent and lets it listen.
@@ -44,7 +44,7 @@ struct BackendParts {
                                                     BackendOptions options, base::Log log);
   BackendParts(const BackendParts&) = delete;
   BackendParts& operator=(const BackendParts&) = delete;
-  /// Stops the worker, then closes the Engine.
+  /// Stops the background tasks, then closes the Engine.
   ~BackendParts();
 };
 

@@ -68,9 +68,9 @@ Result<std::unique_ptr<BackendParts>> BackendParts::open(const std::string& agen
   auto engine = Engine::open(options.engine);
   if (!engine.ok()) return engine.status();
   if (Status listens = listen(*engine, options, log); !listens.ok()) return listens;
-  auto worker = Worker::start();
-  if (!worker.ok()) return worker.status();
-  auto out = std::make_unique<BackendParts>(std::move(log), *std::move(engine), *std::move(worker),
+  auto tasks = BackgroundTasks::start();
+  if (!tasks.ok()) return tasks.status();
+  auto out = std::make_unique<BackendParts>(std::move(log), *std::move(engine), *std::move(tasks),
                                             options);
   const auto boot_id = base::this_process().boot_id;
   out->address = {.addresses = out->engine.addresses(),
@@ -81,7 +81,7 @@ Result<std::unique_ptr<BackendParts>> BackendParts::open(const std::string& agen
 }
 
 BackendParts::~BackendParts() {
-  worker.reset();
+  tasks.reset();
   if (Status closed = engine.close(std::chrono::seconds(1)); !closed.ok())
     log.write(base::Level::warning,
               "memory is still used, keep it until the process ends: " + closed.to_string());

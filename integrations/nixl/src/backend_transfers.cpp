@@ -7,7 +7,7 @@
 namespace linkspan::nixl {
 namespace {
 
-/// What NIXL keeps of a Request. The worker has it too while it waits.
+/// What NIXL keeps of a Request. BackgroundTasks have it too while it waits.
 struct RequestHandle final : abi::Request {
   explicit RequestHandle(std::shared_ptr<nixl::Request> made) : request(std::move(made)) {}
 

@@ -27,7 +27,7 @@ struct EndTask {
     }
     if (!call) {
       call = services.engine.invalidate_async(region, kEndLater);
-      services.worker.watch(*call);
+      services.tasks.watch(*call);
     }
     return base::Clock::steady().now() + kEndLater;
   }
@@ -77,7 +77,7 @@ void Registrations::end_later(const LocalMemory& memory, const Status& used) {
                      std::to_string(memory.address);
   services_.log.write(base::Level::warning, text + " were deregistered while they were used (" +
                                                 used.what() + "): keep them until that has ended");
-  services_.worker.add(EndTask{services_, memory.region, std::move(text), ending_});
+  services_.tasks.add(EndTask{services_, memory.region, std::move(text), ending_});
 }
 
 }  // namespace linkspan::nixl

@@ -42,8 +42,8 @@ class Registrations {
   /// Registers and publishes it. invalid_argument: no bytes, or the memory is of another kind.
   Result<std::unique_ptr<LocalMemory>> add(const abi::Descriptor& memory, abi::Memory kind);
   /// Ends the registration. NIXL's users free the memory after this call, so it waits up to 0.2 s
-  /// for peers; not if an earlier one is still waited for. pending: the worker asks until it has
-  /// ended; a WARNING says by whom the memory is used.
+  /// for peers; not if an earlier one is still waited for. pending: a background task asks until it
+  /// has ended; a WARNING says by whom the memory is used.
   Status end(const LocalMemory& memory);
 
  private:

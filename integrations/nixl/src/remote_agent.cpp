@@ -38,7 +38,7 @@ void RemoteAgent::connect() {
   connecting_ = services_.engine.connect_async(
       address_.addresses,
       {.timeout = kConnect, .expect = address_.engine, .secret = address_.secret});
-  services_.worker.watch(*connecting_);
+  services_.tasks.watch(*connecting_);
   start_task();
 }
 
@@ -76,7 +76,7 @@ Result<Peer> RemoteAgent::find_peer() {
 
 void RemoteAgent::start_task() {
   if (has_task_) return;
-  services_.worker.add([self = shared_from_this()] { return self->step(); });
+  services_.tasks.add([self = shared_from_this()] { return self->step(); });
   has_task_ = true;
 }
 
@@ -133,7 +133,7 @@ void RemoteAgent::close() {
   if (!peer_.valid()) return;
   // The call ends the transfers; whether the peer has let go is asked again until it has.
   if (peer_.close({}).code() != Code::pending) return;
-  services_.worker.add(
+  services_.tasks.add(
       [peer = peer_, deadline = base::Deadline::in(kConnect)]() -> std::optional<base::Time> {
         if (peer.close({}).code() != Code::pending || deadline.passed()) return std::nullopt;
         return base::Clock::steady().now() + kFullRing;
@@ -174,7 +174,7 @@ Result<RemoteRegion> RemoteMemory::region() {
     auto peer = agent_->peer();
     if (!peer.ok()) return peer.status();
     import_ = peer->lookup_async(address_.published, kImport);
-    services_.worker.watch(*import_);
+    services_.tasks.watch(*import_);
   }
   if (!import_->done()) return pending("the memory is not imported yet");
   auto imported = import_->wait({});

@@ -18,8 +18,8 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
+#include "integrations/nixl/src/background_tasks.hpp"
 #include "integrations/nixl/src/metadata.hpp"
-#include "integrations/nixl/src/worker.hpp"
 #include "linkspan/engine.hpp"
 
 namespace linkspan::nixl {
@@ -27,7 +27,7 @@ namespace linkspan::nixl {
 /// What all objects of a backend use. All outlive them.
 struct Services {
   Engine& engine;
-  Worker& worker;
+  BackgroundTasks& tasks;
   const base::Log& log;
   Duration deadline;    ///< Of a transfer without bytes.
   std::string require;  ///< Of each transfer.

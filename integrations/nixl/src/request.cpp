@@ -33,7 +33,7 @@ Status Request::post(std::vector<std::byte> notification) {
   state_ = State::waiting;
   Status started = advance();
   if (state_ == State::waiting)
-    services_.worker.add([self = shared_from_this()] { return self->step(); });
+    services_.tasks.add([self = shared_from_this()] { return self->step(); });
   return started;
 }
 
@@ -131,7 +131,7 @@ std::optional<base::Time> Request::step() {
   base::MutexLock lock(mutex_);
   if (state_ == State::waiting) (void)advance();
   if (state_ != State::waiting) return std::nullopt;
-  // Connects and imports wake the worker; room for a submission does not.
+  // Connects and imports wake the tasks; room for a submission does not.
   const Duration left = posted_.deadline->left();
   return base::Clock::steady().now() + (parts_.empty() ? left : std::min(left, kRetry));
 }

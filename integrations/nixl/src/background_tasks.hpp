@@ -1,8 +1,8 @@
-// nixl/worker.hpp - the thread of a backend, on which what cannot be finished within a call of NIXL
-// goes on: connects, lookups, notifications that wait for room, deregistrations.
+// nixl/background_tasks.hpp - the thread of a backend, on which what cannot be finished within a
+// call of NIXL goes on: connects, lookups, notifications that wait for room, deregistrations.
 //
 // Off the path of a byte, but for transfers that were posted before their peer was connected.
-// Threads: any thread; tasks run on the worker's.
+// Threads: any thread; tasks run on its own.
 // Invariants: a task never blocks. After the destructor none runs.
 #pragma once
 
@@ -22,16 +22,16 @@
 
 namespace linkspan::nixl {
 
-class Worker {
+class BackgroundTasks {
  public:
   /// Goes on as far as it can without waiting. Returns when to call it again at the latest, or
   /// nullopt at its end.
   using Task = std::function<std::optional<base::Time>()>;
 
-  static Result<std::unique_ptr<Worker>> start();
-  ~Worker();
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
+  static Result<std::unique_ptr<BackgroundTasks>> start();
+  ~BackgroundTasks();
+  BackgroundTasks(const BackgroundTasks&) = delete;
+  BackgroundTasks& operator=(const BackgroundTasks&) = delete;
 
   /// Calls the task soon, and after each future that is done, until it ends.
   void add(Task task) LINKSPAN_EXCLUDES(mutex_);
@@ -39,7 +39,7 @@ class Worker {
   void watch(const AnyFuture& future);
 
  private:
-  Worker(CompletionQueue queue, base::WakeEvent wake);
+  BackgroundTasks(CompletionQueue queue, base::WakeEvent wake);
 
   void run(const std::stop_token& stop) LINKSPAN_EXCLUDES(mutex_);
   std::optional<base::Time> run_tasks(std::vector<Task>& tasks) LINKSPAN_EXCLUDES(mutex_);

@@ -1,4 +1,4 @@
-#include "integrations/nixl/src/worker.hpp"
+#include "integrations/nixl/src/background_tasks.hpp"
 
 #include <poll.h>
 
@@ -17,18 +17,18 @@ constexpr Duration kIdle = std::chrono::seconds(60), kRetry = std::chrono::milli
 
 }  // namespace
 
-Worker::Worker(CompletionQueue queue, base::WakeEvent wake)
+BackgroundTasks::BackgroundTasks(CompletionQueue queue, base::WakeEvent wake)
     : queue_(std::move(queue)), wake_(std::move(wake)) {}
 
-Result<std::unique_ptr<Worker>> Worker::start() {
+Result<std::unique_ptr<BackgroundTasks>> BackgroundTasks::start() {
   auto queue = CompletionQueue::create();
   if (!queue.ok()) return queue.status();
   auto wake = base::WakeEvent::create();
   if (!wake.ok()) return wake.status();
-  std::unique_ptr<Worker> out(new Worker(*std::move(queue), *std::move(wake)));
+  std::unique_ptr<BackgroundTasks> out(new BackgroundTasks(*std::move(queue), *std::move(wake)));
   try {
     out->thread_ = base::named_thread<"ls-nixl">(
-        [worker = out.get()](const std::stop_token& stop) { worker->run(stop); });
+        [tasks = out.get()](const std::stop_token& stop) { tasks->run(stop); });
   } catch (const std::system_error& error) {
     return Status(Code::no_resource, Scope::process,
                   std::string("no thread can be started: ") + error.what());
@@ -36,12 +36,12 @@ Result<std::unique_ptr<Worker>> Worker::start() {
   return out;
 }
 
-Worker::~Worker() {
+BackgroundTasks::~BackgroundTasks() {
   thread_.request_stop();
   wake_.wake();
 }
 
-void Worker::add(Task task) {
+void BackgroundTasks::add(Task task) {
   {
     base::MutexLock lock(mutex_);
     added_.push_back(std::move(task));
@@ -49,11 +49,11 @@ void Worker::add(Task task) {
   wake_.wake();
 }
 
-void Worker::watch(const AnyFuture& future) {
+void BackgroundTasks::watch(const AnyFuture& future) {
   if (!queue_.add(future, 0).ok()) wake_.wake();  // no call: it is done
 }
 
-void Worker::run(const std::stop_token& stop) {
+void BackgroundTasks::run(const std::stop_token& stop) {
   std::vector<Task> tasks;
   std::optional<base::Time> next;
   while (!stop.stop_requested()) {
@@ -67,7 +67,7 @@ void Worker::run(const std::stop_token& stop) {
   }
 }
 
-std::optional<base::Time> Worker::run_tasks(std::vector<Task>& tasks) {
+std::optional<base::Time> BackgroundTasks::run_tasks(std::vector<Task>& tasks) {
   {
     base::MutexLock lock(mutex_);
     std::ranges::move(added_, std::back_inserter(tasks));
