@@ -30,21 +30,23 @@ class ChildProcess:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | more,
         )  # fmt: skip
-        self._bytes = b""
+        self._bytes = bytearray()
 
     def write_line(self, line: bytes) -> None:
         self.process.stdin.write(line + b"\n")
 
     def read_line(self) -> bytes:
-        until = time.monotonic() + ANSWER_S
-        while b"\n" not in self._bytes:
+        until, searched = time.monotonic() + ANSWER_S, 0
+        while (end := self._bytes.find(b"\n", searched)) < 0:
+            searched = len(self._bytes)
             left = max(0.0, until - time.monotonic())
             ready, _, _ = select.select([self.process.stdout], [], [], left)
             assert ready, f"no answer in {ANSWER_S} s"
             more = os.read(self.process.stdout.fileno(), _READ_BYTES)
             assert more, f"ended with {self.process.wait(ANSWER_S)}"
             self._bytes += more
-        line, _, self._bytes = self._bytes.partition(b"\n")
+        line = bytes(self._bytes[:end])
+        del self._bytes[: end + 1]
         return line
 
     def stop(self) -> None:
