@@ -64,6 +64,26 @@ program() {
   step "$name" "$seconds" "${python[@]}" "$pack/$file" "$@"
 }
 
+# The tests of the plugin in GPU memory, with NIXL from the parts in the folder $1.
+nixl_tests() {
+  local folder unpacked libraries
+  folder=$(mktemp -d)
+  if read -r unpacked libraries < <(cd "$pack/bench/peers" && python3 -c '
+import pathlib, sys, wheels
+site = wheels.unpack(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]) / "site")
+print(site, wheels.library_paths(site))' "$(readlink -f "$1")" "$folder"); then
+    step nixl_tests 400 env LINKSPAN_NIXL_MEMORY=VRAM "PYTHONPATH=$PYTHONPATH:$unpacked" \
+      "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$libraries" \
+      python3 "$pack/check_skips.py" --allowed "$pack/allowed_skips.txt" --mode gpu \
+      --xml "$out/nixl_tests.xml" --pytest --run python3 -m pytest -q -p no:cacheprovider \
+      "$pack/integrations/nixl/tests/nixl_transfers_test.py" \
+      "$pack/integrations/nixl/tests/nixl_faults_test.py"
+  else
+    absent nixl_tests "the parts of NIXL could not be unpacked"
+  fi
+  rm -rf "$folder"
+}
+
 # The wheel, beside the machine's own torch and numpy.
 python_steps() {
   local wheels=("$pack"/*.whl) site=$out/site
@@ -84,8 +104,10 @@ python_steps() {
   if [[ -d $site/linkspan/nixl && -d $peers ]]; then
     step nixl 300 python3 "$pack/bench/peers/run.py" --nixl "$site/linkspan/nixl" \
       "${wheels_of_peers[@]}" --json "$out/nixl.json"
+    nixl_tests "$peers"
   else
     absent nixl "no plugin in the wheel, or no parts of NIXL"
+    absent nixl_tests "the same"
   fi
   local example
   for example in kv_pages weights offload; do

@@ -2,6 +2,8 @@
 
 For each line [name, [argument, ...]] in base64 of a pickle it writes {"result": ...} or the error,
 likewise. A name is a method of Agents below. Transfers wait at most LIMIT_S.
+LINKSPAN_NIXL_MEMORY=VRAM: the memories are tensors of torch, those of agent "b" on the last GPU
+and all others on the first one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import base64
 import contextlib
 import gc
 import hashlib
+import importlib.util
 import logging
 import os
 import pickle
@@ -20,12 +23,17 @@ import time
 from typing import Any, BinaryIO
 
 import numpy as np
-from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+if importlib.util.find_spec("nixl_cu12"):
+    from nixl_cu12._api import nixl_agent, nixl_agent_config
+else:
+    from nixl_cu13._api import nixl_agent, nixl_agent_config
 
 logging.disable(logging.INFO)
 GUARD = 64  # poisoned bytes before and behind each memory
 POISON = 0xA5
 LIMIT_S = 20
+KIND = os.environ.get("LINKSPAN_NIXL_MEMORY", "DRAM")
 
 
 def pattern(size: int, seed: int) -> np.ndarray:
@@ -33,19 +41,60 @@ def pattern(size: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
 
 
-class Memory:
+class HostMemory:
     """Host memory between guards."""
 
-    def __init__(self, size: int, seed: int | None) -> None:
-        self._all = np.full(size + 2 * GUARD, POISON, np.uint8)
-        self.data = self._all[GUARD : GUARD + size]
-        self.data[:] = 0 if seed is None else pattern(size, seed)
-        self.address = self.data.ctypes.data
+    def __init__(self, size: int, seed: int | None, gpu: int) -> None:
+        self.size, self.gpu = size, gpu
+        content = np.full(size + 2 * GUARD, POISON, np.uint8)
+        content[GUARD : GUARD + size] = 0 if seed is None else pattern(size, seed)
+        self._set(content)
+
+    def _set(self, content: np.ndarray) -> None:
+        self._all = content
+        self.address = content.ctypes.data + GUARD
+
+    def _get(self) -> np.ndarray:
+        return self._all
+
+    def fill(self, seed: int) -> None:
+        self._all[GUARD : GUARD + self.size] = pattern(self.size, seed)
 
     def read(self) -> bytes:
-        guards = np.concatenate((self._all[:GUARD], self._all[-GUARD:]))
+        content = self._get()
+        guards = np.concatenate((content[:GUARD], content[-GUARD:]))
         assert (guards == POISON).all(), "a guard was overwritten"
-        return self.data.tobytes()
+        return content[GUARD : GUARD + self.size].tobytes()
+
+
+class GpuMemory(HostMemory):
+    """A tensor of torch between guards. Calls return when it is written."""
+
+    def _set(self, content: np.ndarray) -> None:
+        import torch
+
+        self._all = torch.from_numpy(content).to(f"cuda:{self.gpu}")
+        self.address = self._all.data_ptr() + GUARD
+        torch.cuda.synchronize(self.gpu)
+
+    def _get(self) -> np.ndarray:
+        return self._all.cpu().numpy()
+
+    def fill(self, seed: int) -> None:
+        import torch
+
+        content = torch.from_numpy(pattern(self.size, seed))
+        self._all[GUARD : GUARD + self.size].copy_(content)
+        torch.cuda.synchronize(self.gpu)
+
+
+def gpu_of(name: str) -> int:
+    """Returns the GPU of the agent `name`."""
+    if KIND == "DRAM" or name != "b":
+        return 0
+    import torch
+
+    return torch.cuda.device_count() - 1
 
 
 class Agents:
@@ -53,7 +102,7 @@ class Agents:
         self._backend = backend
         self._log = log
         self._agents: dict[str, Any] = {}
-        self._memories: dict[int, Memory] = {}
+        self._memories: dict[int, HostMemory] = {}
         self._registered: dict[int, Any] = {}
         self._handles: dict[int, Any] = {}
 
@@ -84,20 +133,23 @@ class Agents:
         return self._agents[name].get_plugin_params(self._backend)
 
     def register(self, name: str, size: int, count: int = 1, seed: int | None = None) -> list[int]:
-        added = [Memory(size, seed and seed + i) for i in range(count)]
-        listed = [(each.address, size, 0, "") for each in added]
-        agent = self._agents[name]
-        registered = agent.register_memory(
-            agent.get_reg_descs(listed, "DRAM"), backends=[self._backend]
-        )
+        memory = GpuMemory if KIND == "VRAM" else HostMemory
+        added = [memory(size, seed and seed + i, gpu_of(name)) for i in range(count)]
+        registered = self._register(name, [(each.address, size) for each in added])
         for each in added:
             self._memories[each.address] = each
             self._registered[each.address] = registered
         return [each.address for each in added]
 
-    def register_twice(self, name: str, address: int, size: int) -> None:
+    def _register(self, name: str, ranges: list) -> Any:
         agent = self._agents[name]
-        agent.register_memory(agent.get_reg_descs([(address, size, 0, "")], "DRAM"))
+        listed = [(address, size, gpu_of(name), "") for address, size in ranges]
+        return agent.register_memory(
+            agent.get_reg_descs(listed, KIND), backends=[self._backend]
+        )
+
+    def register_twice(self, name: str, address: int, size: int) -> None:
+        self._register(name, [(address, size)])
 
     def deregister(self, name: str, address: int) -> float:
         began = time.monotonic()
@@ -111,8 +163,7 @@ class Agents:
         return hashlib.sha256(self.read(address)).hexdigest()
 
     def fill(self, address: int, seed: int) -> None:
-        data = self._memories[address].data
-        data[:] = pattern(data.size, seed)
+        self._memories[address].fill(seed)
 
     def metadata(self, name: str) -> bytes:
         return self._agents[name].get_agent_metadata()
@@ -126,11 +177,7 @@ class Agents:
 
     def prepare(self, name: str, op: str, peer: str, here: list, there: list) -> int:
         """here, there: [(address, bytes)]."""
-        agent = self._agents[name]
-        local, remote = (
-            agent.get_xfer_descs([(a, n, 0) for a, n in side], "DRAM") for side in (here, there)
-        )
-        handle = agent.initialize_xfer(op, local, remote, peer, backends=[self._backend])
+        handle = self.prepare_unlisted(name, op, peer, here, there)
         self._handles[len(self._handles)] = handle
         return len(self._handles) - 1
 
@@ -141,14 +188,15 @@ class Agents:
         agent = self._agents[name]
         pages = 1 + int(np.max(pairs))
 
-        def descriptors(addresses: list[int]) -> np.ndarray:
+        def descriptors(addresses: list[int], owner: str) -> np.ndarray:
             begins = np.array(addresses, np.uint64)[:, None]
             begins = (begins + np.arange(pages, dtype=np.uint64) * np.uint64(page)).ravel()
-            return np.stack([begins, np.full_like(begins, page), np.zeros_like(begins)], 1)
+            rest = [np.full_like(begins, value) for value in (page, gpu_of(owner))]
+            return np.stack([begins, *rest], 1)
 
         sides = [
-            agent.prep_xfer_dlist(side, descriptors(addresses), "DRAM", backends=[self._backend])
-            for side, addresses in (("NIXL_INIT_AGENT", here), (peer, there))
+            agent.prep_xfer_dlist(side, descriptors(at, owner), KIND, backends=[self._backend])
+            for side, at, owner in (("NIXL_INIT_AGENT", here, name), (peer, there, peer))
         ]
         indices = [
             (np.arange(len(here))[:, None] * pages + np.array(pairs)[None, :, side])
@@ -207,7 +255,7 @@ class Agents:
 
     def in_threads(self, name: str, peer: str, here: int, there: int, times: int) -> list[str]:
         """Eight threads, each with an eighth of the memory; returns what went wrong."""
-        part, failures = self._memories[here].data.size // 8, []
+        part, failures = self._memories[here].size // 8, []
 
         def run(index: int) -> None:
             try:
@@ -215,7 +263,7 @@ class Agents:
                 offsets = [index * part + i * size for i in range(8)]
                 sides = [[(at + offset, size) for offset in offsets] for at in (here, there)]
                 for turn in range(times):
-                    handle = self.prepare_unlisted(name, peer, *sides)
+                    handle = self.prepare_unlisted(name, "WRITE", peer, *sides)
                     state = self._agents[name].transfer(handle, f"{index} {turn}".encode())
                     until = time.monotonic() + LIMIT_S
                     while state == "PROC" and time.monotonic() < until:
@@ -233,12 +281,13 @@ class Agents:
             each.join()
         return failures
 
-    def prepare_unlisted(self, name: str, peer: str, here: list, there: list) -> Any:
+    def prepare_unlisted(self, name: str, op: str, peer: str, here: list, there: list) -> Any:
         agent = self._agents[name]
         local, remote = (
-            agent.get_xfer_descs([(a, n, 0) for a, n in side], "DRAM") for side in (here, there)
+            agent.get_xfer_descs([(a, n, gpu_of(owner)) for a, n in side], KIND)
+            for side, owner in ((here, name), (there, peer))
         )
-        return agent.initialize_xfer("WRITE", local, remote, peer, backends=[self._backend])
+        return agent.initialize_xfer(op, local, remote, peer, backends=[self._backend])
 
     def fork(self, name: str, peer: str) -> int:
         """Returns the exit code of a child that uses the agent: 7 after an exception."""

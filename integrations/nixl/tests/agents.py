@@ -1,7 +1,8 @@
 """What the tests of the plugin share: processes with agents of a fetched NIXL.
 
 The package linkspan is the one that this process imports, and the plugin is the one in it.
-LINKSPAN_INTEGRATIONS names a folder with other releases of NIXL.
+LINKSPAN_INTEGRATIONS names a folder with other releases of NIXL. With LINKSPAN_NIXL_MEMORY=VRAM
+the memory is on GPUs, by torch, and NIXL is the one on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -39,10 +40,15 @@ class Process(ChildProcess):
     def __init__(
         self, wheel: str = NEWEST, backend: str = "LINKSPAN", plugins: object = PLUGINS, **more: str
     ) -> None:
-        site = WHEELS / wheel
-        if not (site / "nixl_cu12").is_dir():
-            pytest.skip("needs NIXL, which ./dev test fetches")
-        path = (str(site), str(FOLDER / "tests" / "stand_in"))
+        if os.environ.get("LINKSPAN_NIXL_MEMORY") == "VRAM":
+            if wheel == OLDEST:
+                pytest.skip("needs NIXL 1.0.1, and has the one on PYTHONPATH")
+            path = (os.environ["PYTHONPATH"],)
+        else:
+            site = WHEELS / wheel
+            if not (site / "nixl_cu12").is_dir():
+                pytest.skip("needs NIXL, which ./dev test fetches")
+            path = (str(site), str(FOLDER / "tests" / "stand_in"))
         more.setdefault("NIXL_LOG_LEVEL", "ERROR")
         super().__init__(
             FOLDER / "tests" / "agent_process.py", backend,
