@@ -179,7 +179,7 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
             --run $<TARGET_FILE:linkspan_conformance>
             --gtest_filter=*EngineWire*tcp*:*Windows*tcp*)
 endif()
-linkspan_gtest(faults tests/faults cpu simulated SHIM)
+linkspan_gtest(faults tests/faults cpu simulated SHIM SANITIZED_PARTS 2)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
   add_dependencies(linkspan_faults ${nccl_net_plugins})  # likewise
