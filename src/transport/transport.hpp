@@ -143,7 +143,7 @@ struct Batch {
   std::uint64_t cookie = 0;  ///< Unique among those in flight; returned in the Completion.
 };
 
-/// What a transport has begun.
+/// Describes a batch that a transport has started; post() returns it.
 struct Posted {
   PathTaken path{};        ///< May still change: the Completion has the last one.
   std::size_t joined = 0;  ///< How many pairs of Batch::more it took.

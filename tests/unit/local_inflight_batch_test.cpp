@@ -1,4 +1,4 @@
-// What a LocalEndpoint keeps of a batch: which pieces go into one order, what becomes of lists.
+// LocalCopy and LocalInflightBatch: the pieces of an order, the user's index lists, addresses.
 #include <gtest/gtest.h>
 
 #include <numeric>

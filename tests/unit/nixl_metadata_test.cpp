@@ -1,4 +1,4 @@
-// What agents exchange through NIXL: any bytes may arrive.
+// Texts that agents exchange through NIXL: parsing accepts its own and refuses all else.
 #include "integrations/nixl/src/metadata.hpp"
 
 #include <gtest/gtest.h>

@@ -49,7 +49,7 @@ struct Descriptor {
 struct DescriptorWithText : Descriptor {
   std::string text;
 };
-/// What a backend knows of registered memory. `is_private` false: a peer's.
+/// Identifies registered memory. `is_private` is true for the agent's own, false for a peer's.
 struct Handle {
   explicit Handle(bool own) : is_private(own) {}
   virtual ~Handle() = default;

@@ -22,7 +22,7 @@
 
 namespace linkspan::nixl {
 
-/// What a backend consists of; nothing of it is touched after a fork.
+/// Holds the Engine of a backend and all that uses it. A forked child touches none of it.
 struct BackendParts {
   base::Log log;
   Engine engine;

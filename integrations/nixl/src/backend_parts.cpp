@@ -63,7 +63,8 @@ Result<std::unique_ptr<BackendParts>> BackendParts::open(const std::string& agen
     options.listen = "tcp:127.0.0.1:0";
   for (const std::string& name : options.unknown)
     log.write(base::Level::warning,
-              "parameter " + name + " is unknown and has no effect (docs/nixl.md lists them)");
+              "parameter " + name +
+                  " is unknown and has no effect (integrations/nixl/README.md lists them)");
 
   auto engine = Engine::open(options.engine);
   if (!engine.ok()) return engine.status();

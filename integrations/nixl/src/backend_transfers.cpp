@@ -7,7 +7,8 @@
 namespace linkspan::nixl {
 namespace {
 
-/// What NIXL keeps of a Request. BackgroundTasks have it too while it waits.
+/// Is the handle that NIXL gets for a Request. While a post waits, BackgroundTasks own the Request
+/// too.
 struct RequestHandle final : abi::Request {
   explicit RequestHandle(std::shared_ptr<nixl::Request> made) : request(std::move(made)) {}
 

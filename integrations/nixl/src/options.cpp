@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kTransport[] = {"tcp.interfaces", "tcp.connections", "nccl_net.plugin",
                                            "nccl_net.unpack"};
-// What programs give UCX and LIBFABRIC whatever the backend is.
+// Parameters of UCX and LIBFABRIC that programs pass to any backend.
 constexpr std::string_view kIgnored[] = {"num_threads",
                                          "num_workers",
                                          "num_cpus",

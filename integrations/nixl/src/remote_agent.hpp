@@ -24,7 +24,7 @@
 
 namespace linkspan::nixl {
 
-/// What all objects of a backend use. All outlive them.
+/// Refers to the parts of a backend that its agents, memories and requests use. They outlive those.
 struct Services {
   Engine& engine;
   BackgroundTasks& tasks;

@@ -54,7 +54,7 @@ Status Request::advance() {
     state_ = State::running;
   }
   if (state_ == State::running) {
-    // Whoever looks makes progress: the end is seen at once, without the Engine's thread.
+    // The Engine's thread would have to wake first to see the end.
     if (!posted_.transfer.done()) services_.engine.progress();
     if (!posted_.transfer.done()) return {Code::pending, Scope::request, "in flight"};
     return end(posted_.transfer.status());
@@ -116,7 +116,7 @@ Result<Transfer> Request::submit(const Peer& peer) {
   const TransferOptions options{.deadline = posted_.deadline->left(),
                                 .notification = posted_.notification,
                                 .require = services_.require};
-  // What is prepared has the best path, which may not be the required one.
+  // prepare() chooses the best path, which may not be the required one.
   if (posted_.count == 0 || !services_.require.empty())
     return op_ == Op::write ? peer.write(parts_, options) : peer.read(parts_, options);
   if (!posted_.prepared.valid()) {

@@ -24,7 +24,7 @@ class Divider {
   int shift_;
 };
 
-/// What is known of a pair while the lists are read.
+/// Collects the facts of a pair while make() reads the lists.
 struct PairFacts {
   std::uint64_t bytes;  // of each block, while all are equal
   Divider divider;

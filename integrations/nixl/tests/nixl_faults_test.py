@@ -1,4 +1,4 @@
-"""What a toy forgets: killed, stopped and restarted peers, early releases, forks, wrong input."""
+"""Killed, stopped and restarted peers, early releases, forks and wrong input."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ import pytest
 from agents import Failed, Pair, idle_processes, start  # noqa: F401
 
 BIG = 16 << 20  # more than sockets buffer
+
+
+def in_flight(start) -> tuple[Pair, int]:  # noqa: F811
+    """A pair whose peer is stopped while a's write to it is under way, and the handle of that."""
+    pair = Pair(start, BIG, network=True)
+    pair.check()
+    pair.b.stop()
+    handle = pair.write()
+    pair.a.ask("post", "a", handle)
+    assert pair.a.ask("state", "a", handle) == "PROC"
+    return pair, handle
 
 
 def test_a_killed_peer(start) -> None:  # noqa: F811
@@ -27,12 +38,7 @@ def test_a_killed_peer(start) -> None:  # noqa: F811
 
 
 def test_a_peer_killed_in_flight(start) -> None:  # noqa: F811
-    pair = Pair(start, BIG, network=True)
-    pair.check()
-    pair.b.stop()
-    handle = pair.write()
-    pair.a.ask("post", "a", handle)
-    assert pair.a.ask("state", "a", handle) == "PROC"
+    pair, handle = in_flight(start)
     pair.b.end()
     state, seconds = pair.a.ask("wait", "a", handle)
     assert state == "nixlRemoteDisconnectError" and seconds < 1
@@ -55,12 +61,7 @@ def test_a_peer_that_restarts_under_its_name(start) -> None:  # noqa: F811
 
 
 def test_release_in_flight(start) -> None:  # noqa: F811
-    pair = Pair(start, BIG, network=True)
-    pair.check()
-    pair.b.stop()
-    handle = pair.write()
-    pair.a.ask("post", "a", handle)
-    assert pair.a.ask("state", "a", handle) == "PROC"
+    pair, handle = in_flight(start)
     _, seconds = pair.a.ask("release", "a", handle)
     assert seconds < 5
     pair.a.ask("fill", pair.here[0], 3)  # the pages are free

@@ -83,7 +83,7 @@ struct BounceStep {
   bool second_phase = false;             // it runs the second of its two phases
 };
 
-/// What a copier of this process copies of a batch, in one or more orders.
+/// Lists the pieces or pages that a copier of this process copies, in one or more orders.
 struct LocalCopy {
   std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
   copy::PageList pages;                // instead of pieces, in one order
