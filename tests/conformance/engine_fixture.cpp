@@ -128,9 +128,11 @@ class EngineServer {
       for (const Json& e : call.at("expected")) expected.push_back({e[0], e[1], e[2], e[3]});
       return Answer{held(call).difference(call.at("seed").get<std::uint64_t>(), expected), {}};
     }
-    if (what == "deregister") {
-      const Status status =
-          engine_->deregister(held(call).region, Duration(call.at("timeout").get<std::int64_t>()));
+    if (what == "deregister" || what == "invalidate") {
+      const Region& region = held(call).region;
+      const Duration timeout(call.at("timeout").get<std::int64_t>());
+      const Status status = what == "deregister" ? engine_->deregister(region, timeout)
+                                                 : engine_->invalidate(region, timeout);
       if (!status.ok()) return status;
       return Answer{};
     }
@@ -441,6 +443,11 @@ std::string FarEngine::difference(const std::string& name, std::uint64_t seed,
 
 Status FarEngine::deregister(const std::string& name, Duration timeout) {
   const Json request = {{"do", "deregister"}, {"name", name}, {"timeout", timeout.count()}};
+  return child_->line().call(request).status();
+}
+
+Status FarEngine::invalidate(const std::string& name, Duration timeout) {
+  const Json request = {{"do", "invalidate"}, {"name", name}, {"timeout", timeout.count()}};
   return child_->line().call(request).status();
 }
 

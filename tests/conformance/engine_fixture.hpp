@@ -110,6 +110,7 @@ class FarEngine {
   std::string difference(const std::string& name, std::uint64_t seed,
                          const std::vector<Expected>& expected = {});
   Status deregister(const std::string& name, Duration timeout);
+  Status invalidate(const std::string& name, Duration timeout);
   /// Returns the CUDA handle of the allocation that `name` lies in, and its offset, for
   /// cuda::IpcMapping.
   std::pair<cuda::IpcHandle, std::uint64_t> ipc(const std::string& name);

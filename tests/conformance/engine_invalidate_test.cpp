@@ -60,6 +60,42 @@ TEST_F(EngineInvalidate, BesideTransfersOfThePeerItIsBoundedAndTrue) {
   EXPECT_EQ(target.difference(3), "");
 }
 
+/// One launch copies all pairs; a peer takes the region of one back before the launch has begun.
+TEST_F(EngineInvalidate, ABatchOfSeveralRegionsEndsBeforeAnyIsUnmapped) {
+  constexpr std::uint64_t kPage = 4096;
+  const std::vector<std::string> names = {"first", "second", "third"};
+  std::vector<Held> here(names.size());
+  Pair pair;
+  std::vector<Region> local;
+  std::vector<RemoteRegion> remote;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    here[i] = Held::make(pair.engine, {.kind = "device0", .bytes = kBytes});
+    here[i].fill(10 + i);
+    local.push_back(here[i].region);
+    pair.far.add(names[i], {.kind = "chunks", .bytes = kBytes});
+    pair.far.fill(names[i], 20 + i);
+    remote.push_back(pair.remote(names[i]));
+  }
+  const std::uint32_t ours[] = {3, 0}, theirs[] = {700, 5};
+  HeldStream stream;
+  stream.hold();
+  const Transfer held = take(pair.peer.write(local, remote, Pages{kPage, 0, 0, ours, theirs},
+                                             {.deadline = 20s, .after = stream.order()}));
+  for (const std::string& name : names)
+    EXPECT_EQ(pair.far.invalidate(name, 100ms).code(), Code::busy) << name;
+  EXPECT_FALSE(pair.peer.write(local, remote, Pages{kPage, 0, 0, ours, theirs}).ok());
+  stream.go_on();
+  ASSERT_EQ(held.wait(10s).to_string(), "ok");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(pair.far.invalidate(names[i], 10s).to_string(), "ok");
+    EXPECT_EQ(pair.far.difference(
+                  names[i], 20 + i,
+                  {{700 * kPage, 10 + i, 3 * kPage, kPage}, {5 * kPage, 10 + i, 0, kPage}}),
+              "")
+        << names[i];
+  }
+}
+
 TEST_F(EngineInvalidate, InvalidateCancelsWhatIsInFlightHere) {
   Held here;
   Pair pair;

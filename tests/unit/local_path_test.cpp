@@ -63,31 +63,28 @@ class LocalPathTest : public ::testing::Test {
 TEST_F(LocalPathTest, StaysAsItIs_WhileNothingHasChanged) {
   const memory::Region& local = ours_.publish(our_memory_.data(), kBytes);
   LocalPath path;
-  const auto found = ours_.transport->update(path, local, *remote_);
-  ASSERT_NE(found, nullptr);
+  ASSERT_TRUE(ours_.transport->update(path, local, *remote_));
   const std::uint64_t epoch = path.epoch;
   EXPECT_NE(epoch, 0u);
-  EXPECT_EQ(ours_.transport->update(path, local, *remote_), found);
+  EXPECT_TRUE(ours_.transport->update(path, local, *remote_));
   EXPECT_EQ(path.epoch, epoch);
 }
 
 TEST_F(LocalPathTest, HasNoRegion_AfterItsRegionIsRetracted) {
   const memory::Region& local = ours_.publish(our_memory_.data(), kBytes);
   LocalPath path;
-  // Kept alive, as by a batch in flight.
-  const auto found = ours_.transport->update(path, local, *remote_);
-  ASSERT_NE(found, nullptr);
+  ASSERT_TRUE(ours_.transport->update(path, local, *remote_));
+  const auto kept = path.local.lock();  // as by a batch in flight
   must(ours_.transport->retract(local, false));
-  EXPECT_EQ(ours_.transport->update(path, local, *remote_), nullptr);
+  EXPECT_FALSE(ours_.transport->update(path, local, *remote_));
 }
 
 TEST_F(LocalPathTest, HasNoRegion_AfterItsRegionIsForgotten) {
   const memory::Region& local = ours_.publish(our_memory_.data(), kBytes);
   LocalPath path;
-  const auto found = ours_.transport->update(path, local, *remote_);
-  ASSERT_NE(found, nullptr);
+  ASSERT_TRUE(ours_.transport->update(path, local, *remote_));
   must(ours_.transport->forget(local));
-  EXPECT_EQ(ours_.transport->update(path, local, *remote_), nullptr);
+  EXPECT_FALSE(ours_.transport->update(path, local, *remote_));
 }
 
 /// The peer's memory is a GPU's. This side has a Topology of its own, in which no GPU is up.
@@ -118,12 +115,12 @@ TEST_F(LocalPathOnDevice, MapsNothing_AfterTheOwnerTookTheRegionBack) {
   const auto remote = ours_->import_from(*theirs_);
   const memory::Region& local = host_region();
   LocalPath path;
-  ASSERT_NE(ours_->transport->update(path, local, *remote), nullptr);
-  EXPECT_EQ(path.mapped, Mapped::cuda_vmm) << remote->why_not_mapped();
+  ASSERT_TRUE(ours_->transport->update(path, local, *remote));
+  EXPECT_EQ(path.kind.mapped, Mapped::cuda_vmm) << remote->why_not_mapped();
   EXPECT_NE(path.remote_address, 0u);
   EXPECT_TRUE(ours_->transport->unmap(remote->key().id));
-  ASSERT_NE(ours_->transport->update(path, local, *remote), nullptr);
-  EXPECT_EQ(path.mapped, Mapped::nothing);
+  ASSERT_TRUE(ours_->transport->update(path, local, *remote));
+  EXPECT_EQ(path.kind.mapped, Mapped::nothing);
   EXPECT_EQ(path.remote_address, 0u);
 }
 
@@ -133,12 +130,12 @@ TEST_F(LocalPathOnDevice, MapsNothing_AfterItsMappingIsUnmapped) {
   const LocalMapping mapping(ours_->import_from(*theirs_));
   const memory::Region& local = host_region();
   LocalPath& path = mapping.last_path();
-  ASSERT_NE(ours_->transport->update(path, local, *mapping.memory()), nullptr);
-  EXPECT_EQ(path.mapped, Mapped::cuda_vmm) << mapping.memory()->why_not_mapped();
+  ASSERT_TRUE(ours_->transport->update(path, local, *mapping.memory()));
+  EXPECT_EQ(path.kind.mapped, Mapped::cuda_vmm) << mapping.memory()->why_not_mapped();
   EXPECT_NE(path.remote_address, 0u);
   ours_->transport->unmap(mapping);
-  ASSERT_NE(ours_->transport->update(path, local, *mapping.memory()), nullptr);
-  EXPECT_EQ(path.mapped, Mapped::nothing);
+  ASSERT_TRUE(ours_->transport->update(path, local, *mapping.memory()));
+  EXPECT_EQ(path.kind.mapped, Mapped::nothing);
   EXPECT_EQ(path.remote_address, 0u);
 }
 
@@ -149,13 +146,13 @@ TEST_F(LocalPathOnDevice, IsByTheGpuOfTheMemory_OnceThatIsUp) {
   const auto remote = ours_->import_from(*theirs_);
   const memory::Region& local = host_region();
   LocalPath path;
-  ASSERT_NE(ours_->transport->update(path, local, *remote), nullptr);
-  ASSERT_NE(path.device, nullptr) << remote->why_not_mapped();
-  EXPECT_EQ(path.device->info().uuid, uuid(0));
+  ASSERT_TRUE(ours_->transport->update(path, local, *remote));
+  ASSERT_NE(path.kind.device, nullptr) << remote->why_not_mapped();
+  EXPECT_EQ(path.kind.device->info().uuid, uuid(0));
   our_gpu_memory_ = take(Buffer::create(MemoryKind::device, kBytes, 1));
   (void)ours_->publish(our_gpu_memory_->data(), kBytes);
-  ASSERT_NE(ours_->transport->update(path, local, *remote), nullptr);
-  EXPECT_EQ(path.device->info().uuid, uuid(1));
+  ASSERT_TRUE(ours_->transport->update(path, local, *remote));
+  EXPECT_EQ(path.kind.device->info().uuid, uuid(1));
   EXPECT_NE(path.copiers, nullptr);
 }
 

@@ -21,7 +21,8 @@ class PublishedRegionsTest : public ::testing::Test {
   }
   bool alive(const PublishedRegion& region) {
     return take(RegionLivenessView::open(*region.liveness_fd))
-        ->alive(region.key.liveness_index, region.key.id.serial);
+        ->entry(region.key.liveness_index, region.key.id.serial)
+        .alive();
   }
 
   PublishedRegions regions_{take(RegionLivenessTable::create())};

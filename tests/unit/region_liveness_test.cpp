@@ -15,11 +15,11 @@ TEST(RegionLiveness, APeerSeesGrantAndRevoke) {
   ASSERT_TRUE(view.ok()) << view.status().to_string();
   auto slot = (*table)->grant(77);
   ASSERT_TRUE(slot.ok());
-  EXPECT_TRUE((*view)->alive(*slot, 77));
-  EXPECT_FALSE((*view)->alive(*slot, 78));
-  EXPECT_FALSE((*view)->alive(kLivenessEntries, 77));
+  EXPECT_TRUE((*view)->entry(*slot, 77).alive());
+  EXPECT_FALSE((*view)->entry(*slot, 78).alive());
+  EXPECT_FALSE((*view)->entry(kLivenessEntries, 77).alive());
   (*table)->revoke(*slot);
-  EXPECT_FALSE((*view)->alive(*slot, 77));
+  EXPECT_FALSE((*view)->entry(*slot, 77).alive());
   EXPECT_EQ(*(*table)->grant(79), *slot);
 }
 

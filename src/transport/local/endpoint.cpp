@@ -11,6 +11,10 @@ namespace {
 
 using Where = Route::Where;
 
+Status not_registered() {
+  return {Code::invalid_argument, Scope::request, "the local region is not registered here"};
+}
+
 }  // namespace
 
 LocalEndpoint::LocalEndpoint(LocalTransport& transport, const LocalAddress& peer, Channel& channel,
@@ -47,34 +51,31 @@ Status LocalEndpoint::ready() const {
   return {};
 }
 
-Result<std::shared_ptr<PublishedRegion>> LocalEndpoint::check(const Batch& batch,
-                                                              const BatchPair& pair) const {
+Status LocalEndpoint::check(Op op, const BatchPair& pair) const {
   const auto refuse = [](Code code, std::string what) {
     return Status(code, Scope::request, std::move(what));
   };
   const auto& mapping = static_cast<const LocalMapping&>(*pair.remote);
-  const auto& memory = mapping.memory();
-  if (memory->key().id.incarnation != peer_.incarnation)
+  LocalPath& path = mapping.last_path();
+  if (!transport_.update(path, *pair.local, *mapping.memory())) return not_registered();
+  if (path.owner != peer_.incarnation)
     return refuse(Code::invalid_argument, "the remote region is another peer's");
-  const Permissions allowed = memory->key().peers;
-  if (!(batch.op == Op::write ? allowed.write : allowed.read))
+  if (!(op == Op::write ? path.permissions.write : path.permissions.read))
     return refuse(Code::permission_denied, std::string("the peer does not permit to ") +
-                                               (batch.op == Op::write ? "write to" : "read from") +
+                                               (op == Op::write ? "write to" : "read from") +
                                                " this region");
-  if (!memory->alive()) return refuse(Code::unreachable, "the peer has deregistered the region");
-  auto local = transport_.update(mapping.last_path(), *pair.local, *memory);
-  if (local == nullptr)
-    return refuse(Code::invalid_argument, "the local region is not registered here");
-  return local;
+  if (!path.liveness.alive())
+    return refuse(Code::unreachable, "the peer has deregistered the region");
+  return {};
 }
 
 Result<Posted> LocalEndpoint::post(const Batch& batch) {
   const base::MutexLock lock(transport_.copiers.mutex);
   if (Status status = ready(); !status.ok()) return status;
-  const auto found = check(batch, {batch.local, batch.remote});
-  if (!found.ok()) return found.status();
-  const std::shared_ptr<PublishedRegion>& local = *found;
+  if (Status status = check(batch.op, {batch.local, batch.remote}); !status.ok()) return status;
   const auto& mapping = static_cast<const LocalMapping&>(*batch.remote);
+  const auto local = mapping.last_path().local.lock();
+  if (local == nullptr) return not_registered();  // retracted meanwhile
   auto shape = batch.checked ? Result<CheckedShape>(already_checked(batch.shape))
                              : check_shape(batch.shape, batch.local->bytes(), batch.remote->bytes(),
                                            transport_.capabilities());
@@ -102,7 +103,7 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
     return status;
   }
   posted.path = inflight.path;
-  posted.joined = own.more.size();
+  posted.joined = own.joined.size();
   ++ours_;
   return posted;
 }
@@ -113,7 +114,7 @@ void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const
                          BatchSummary& size) {
   const auto* const pages = std::get_if<Pages>(&batch.shape);
   if (batch.more == nullptr || pages == nullptr || !batch.checked || pages->indices_on_gpu ||
-      size.bytes == 0 || path.mapped == Mapped::nothing || path.copiers == nullptr)
+      size.bytes == 0 || path.kind.mapped == Mapped::nothing || path.copiers == nullptr)
     return;
   const Capabilities& limits = transport_.capabilities();
   const BatchSummary one = size;
@@ -127,33 +128,32 @@ void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const
   all.bytes *= most + 1;
   const Route chosen = route(facts(batch.op, *inflight.target, *inflight.remote, path, all, false));
   if (chosen.where != Where::here || chosen.method != copy::Method::sm_kernel) return;
-  const LocalKey &here = inflight.target->key, &there = inflight.remote->key();
-  std::vector<JoinedPair>& more = std::get<OwnBatch>(inflight.role).more;
-  more.reserve(most);
+  std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
+  joined.reserve(most);
   inflight.local_copy.bases.reserve(most);
   for (std::size_t i = 0; i < most; ++i) {
     const BatchPair pair = batch.more->at(i);
-    auto target = check(batch, pair);
-    if (!target.ok()) break;  // reported when it is posted
+    if (!check(batch.op, pair).ok()) break;  // reported when it is posted
     const auto& mapping = static_cast<const LocalMapping&>(*pair.remote);
-    const auto& memory = mapping.memory();
-    const LocalKey &its_here = (*target)->key, &its_there = memory->key();
     const LocalPath& its = mapping.last_path();
-    if (its.mapped != path.mapped || its.device != path.device || its_here.kind != here.kind ||
-        its_here.gpu != here.gpu || its_there.kind != there.kind || its_there.gpu != there.gpu ||
-        (*target)->dma() != inflight.target->dma() ||
-        memory->host_dma() != inflight.remote->host_dma())
-      break;
-    copy::PageBases bases{
-        .to = (on_gpu(its_there.kind) ? its.remote_address : memory->host_address()) +
-              pages->remote_base,
-        .from = pair.local->facts().address + pages->local_base};
+    if (its.kind != path.kind) break;
+    copy::PageBases bases{.to = its.remote_address + pages->remote_base,
+                          .from = its.local_address + pages->local_base};
     if (batch.op == Op::read) std::swap(bases.to, bases.from);
     inflight.local_copy.bases.push_back(bases);
-    more.push_back({memory, *std::move(target)});
+    joined.push_back(mapping.memory().get());
   }
-  size.blocks += one.blocks * more.size();
-  size.bytes += one.bytes * more.size();
+  size.blocks += one.blocks * joined.size();
+  size.bytes += one.bytes * joined.size();
+}
+
+bool LocalEndpoint::is_joined(std::uint64_t serial) const {
+  return std::ranges::any_of(inflight_, [&](const LocalInflightBatch& inflight) {
+    const auto* const own = std::get_if<OwnBatch>(&inflight.role);
+    return own != nullptr && std::ranges::any_of(own->joined, [&](const ImportedMemory* memory) {
+             return memory->key().id.serial == serial;
+           });
+  });
 }
 
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes
@@ -217,8 +217,8 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   LocalCopy& local_copy = inflight.local_copy;
   local_copy.method = chosen.method;
   local_copy.link = f.link;
-  local_copy.device = path.device;
-  std::uint64_t there = on_gpu(f.remote) ? path.remote_address : remote.host_address();
+  local_copy.device = path.kind.device;
+  std::uint64_t there = path.remote_address;
   if (chosen.method == copy::Method::cross_process) there = remote.key().address;
   local_copy.copier = transport_.copiers.cpu.get();
   if (by_gpu) {
@@ -230,10 +230,10 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     return {Code::internal, Scope::request, "no copier for a GPU that is up"};
 
   if (shape.size.gpu_indices && shape.size.indices_gpu != GpuUuid{} &&
-      shape.size.indices_gpu != path.device->info().uuid)
+      shape.size.indices_gpu != path.kind.device->info().uuid)
     return {Code::invalid_argument, Scope::request,
             "the page indices are in memory of another GPU than GPU " +
-                std::to_string(path.device->info().ordinal) +
+                std::to_string(path.kind.device->info().ordinal) +
                 ", which copies: put them there, or into pinned memory"};
   const std::uint64_t here = local.region->facts().address;
   by_index ? inflight.place(here, there, *shape.pages, batch)

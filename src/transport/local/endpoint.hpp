@@ -58,6 +58,8 @@ class LocalEndpoint final : public Endpoint {
   /// Any thread. Records that nothing here maps the peer's region any more. The peer gets a message
   /// if it waits for that.
   void unmapped_here(std::uint64_t serial) LINKSPAN_EXCLUDES(retract_mutex_);
+  /// Under SharedCopiers::mutex. Returns whether a batch copies the peer's region with others'.
+  bool is_joined(std::uint64_t serial) const;
   std::uint64_t peer_incarnation() const noexcept { return peer_.incarnation; }
   std::string peer_name() const { return std::string(channel_.peer_name()); }
 
@@ -71,8 +73,8 @@ class LocalEndpoint final : public Endpoint {
   RouteFacts facts(Op op, const PublishedRegion& local, const ImportedMemory& remote,
                    const LocalPath& path, BatchSummary shape, bool for_peer) const;
   Status ready() const;
-  /// Checks a pair of a batch and finds its path. Returns the region of this side.
-  Result<std::shared_ptr<PublishedRegion>> check(const Batch& batch, const BatchPair& pair) const;
+  /// Checks a pair of a batch and updates the path of its Mapping.
+  Status check(Op op, const BatchPair& pair) const;
   void join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
             BatchSummary& size);
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,

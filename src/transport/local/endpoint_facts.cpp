@@ -9,7 +9,7 @@ RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const Impor
                                 const LocalPath& path, BatchSummary shape, bool for_peer) const {
   const MemoryKind ours = local.key.kind, theirs = remote.key().kind;
   RouteFacts f{.local = ours, .remote = theirs};
-  f.mapped = path.mapped;
+  f.mapped = path.kind.mapped;
   f.local_dma = local.dma();
   f.remote_dma = on_gpu(theirs) ? f.mapped != Mapped::nothing : remote.host_dma();
   f.cross_process = cross_process().ok() && remote.key().address != 0 && !on_gpu(theirs);

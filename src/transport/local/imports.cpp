@@ -26,6 +26,10 @@ void LocalTransport::report_closed(const memory::RegionId& id) {
 bool LocalTransport::unmap(const memory::RegionId& id) {
   ImportTable::Imports used;  // released after the lock
   const base::MutexLock lock(mutex_);
+  const bool joined = std::ranges::any_of(endpoints_, [&](const LocalEndpoint* endpoint) {
+    return endpoint->peer_incarnation() == id.incarnation && endpoint->is_joined(id.serial);
+  });
+  if (joined) return false;
   const bool all =
       imports_.unmap(id, used, [this](std::uint64_t number, ImportTable::GpuMappings mappings) {
         close([this, number, mappings = std::move(mappings)]() mutable {

@@ -56,16 +56,11 @@ struct BouncedBatch {
   bool restart = false;                  // to be routed again, from the first block
 };
 
-/// Memory of Batch::more; the owners are as of LocalInflightBatch.
-struct JoinedPair {
-  std::shared_ptr<ImportedMemory> remote;
-  std::shared_ptr<PublishedRegion> target;
-};
-
 /// Role: a batch of this side.
 struct OwnBatch {
   std::uint64_t cookie = 0;
-  std::vector<JoinedPair> more;  // further pairs with the same pages
+  // The peer's regions of further pairs with the same pages, borrowed as Batch::remote is.
+  std::vector<const ImportedMemory*> joined;
   std::unique_ptr<BouncedBatch> bounced;
 };
 

@@ -212,31 +212,43 @@ const GpuCopiers* LocalTransport::gpu_copiers(const cuda::Device* device) const 
 
 LocalPath LocalTransport::find_path(const PublishedRegion& local,
                                     const ImportedMemory& remote) const {
-  LocalPath path;
-  path.mapped = remote.mapped();
-  if (on_gpu(local.key.kind)) path.device = options_.topology->active(local.key.gpu);
-  if (on_gpu(remote.key().kind))
-    if (const auto view = remote.view(path.device)) {
-      path.device = view->device;
-      path.remote_address = view->address;
-    }
-  if (path.device != nullptr) path.copiers = gpu_copiers(path.device);
+  const LocalKey& key = remote.key();
+  LocalPath path{.kind = {.mapped = remote.mapped(),
+                          .local = local.key.kind,
+                          .remote = key.kind,
+                          .local_dma = local.dma(),
+                          .remote_dma = remote.host_dma(),
+                          .local_gpu = local.key.gpu,
+                          .remote_gpu = key.gpu},
+                 .local_address = local.region->facts().address,
+                 .remote_address = remote.host_address(),
+                 .liveness = remote.liveness(),
+                 .owner = key.id.incarnation,
+                 .permissions = key.peers,
+                 .local = {}};
+  const cuda::Device*& device = path.kind.device;
+  if (on_gpu(local.key.kind)) device = options_.topology->active(local.key.gpu);
+  if (on_gpu(key.kind)) {
+    const auto view = remote.view(device);
+    if (view) device = view->device;
+    path.remote_address = view ? view->address : 0;
+  }
+  if (device != nullptr) path.copiers = gpu_copiers(device);
   return path;
 }
 
-std::shared_ptr<PublishedRegion> LocalTransport::update(LocalPath& path,
-                                                        const memory::Region& local,
-                                                        const ImportedMemory& remote) const {
+bool LocalTransport::update(LocalPath& path, const memory::Region& local,
+                            const ImportedMemory& remote) const {
   const std::uint64_t epoch =
       copiers.epoch;  // before the look-ups, so that a change meanwhile shows
-  if (path.epoch == epoch)
-    if (auto same = path.local.lock(); same != nullptr && same->region == &local) return same;
-  auto found = published(local.facts().id.serial);
-  if (found == nullptr || found->region != &local) return nullptr;  // a region of another Engine
+  if (path.epoch == epoch && path.region == &local) return true;
+  const auto found = published(local.facts().id.serial);
+  if (found == nullptr || found->region != &local) return false;  // a region of another Engine
   path = find_path(*found, remote);
+  path.region = &local;
   path.local = found;
   path.epoch = epoch;
-  return found;
+  return true;
 }
 
 Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Region& local,
@@ -246,10 +258,10 @@ Result<std::unique_ptr<KeptPages>> LocalTransport::keep_pages(const memory::Regi
   const auto ours = published(local.facts().id.serial);
   if (ours == nullptr || pages.local_index.empty()) return kept;
   const LocalPath path = find_path(*ours, *static_cast<const LocalMapping&>(remote).memory());
-  if (path.mapped == Mapped::nothing || path.copiers == nullptr ||
+  if (path.kind.mapped == Mapped::nothing || path.copiers == nullptr ||
       !path.copiers->usual->has_kernel())
     return kept;
-  const auto scope = path.device->enter();
+  const auto scope = path.kind.device->enter();
   if (!scope.ok()) return scope.status();
   auto memory = cuda::PinnedBuffer::create(
       *scope, pages.local_index.size_bytes() + pages.remote_index.size_bytes());

@@ -126,11 +126,10 @@ class LocalTransport final : public Transport {
   /// Any thread. Finds what copies between the two, with several look-ups.
   LocalPath find_path(const PublishedRegion& local, const ImportedMemory& remote) const
       LINKSPAN_EXCLUDES(mutex_);
-  /// Makes the path that of these two regions; costs no look-up if it is already. Returns the local
-  /// one, or null if it is not published or retracted.
-  std::shared_ptr<PublishedRegion> update(LocalPath& path, const memory::Region& local,
-                                          const ImportedMemory& remote) const
-      LINKSPAN_EXCLUDES(mutex_);
+  /// Makes the path that of these two regions; costs no look-up if it is already. Returns false if
+  /// the local one is not published or retracted.
+  [[nodiscard]] bool update(LocalPath& path, const memory::Region& local,
+                            const ImportedMemory& remote) const LINKSPAN_EXCLUDES(mutex_);
   cuda::Topology* topology() const noexcept { return options_.topology; }
   memory::Registry* registry() const noexcept { return options_.registry; }
   /// Records that the peer no longer maps our region; `serial` 0: none of our regions. Costs one

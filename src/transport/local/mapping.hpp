@@ -71,7 +71,10 @@ class ImportedMemory {
       : key_(std::move(key)), liveness_(std::move(liveness)) {}
 
   const LocalKey& key() const noexcept { return key_; }
-  bool alive() const noexcept { return liveness_->alive(key_.liveness_index, key_.id.serial); }
+  LivenessEntry liveness() const noexcept {
+    return liveness_->entry(key_.liveness_index, key_.id.serial);
+  }
+  bool alive() const noexcept { return liveness().alive(); }
 
   Mapped mapped() const LINKSPAN_EXCLUDES(mutex_);
   std::string why_not_mapped() const LINKSPAN_EXCLUDES(mutex_);

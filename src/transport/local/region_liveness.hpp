@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -22,6 +23,21 @@
 namespace linkspan::transport::local {
 
 inline constexpr std::uint32_t kLivenessEntries = 65536;
+
+/// The entry of one region. The table outlives it.
+class LivenessEntry {
+ public:
+  LivenessEntry() = default;  ///< Of a region that is not alive.
+  LivenessEntry(const std::atomic<std::uint64_t>& entry, std::uint64_t serial) noexcept
+      : entry_(&entry), serial_(serial) {}
+  bool alive() const noexcept {
+    return entry_ != nullptr && entry_->load(std::memory_order_seq_cst) == serial_;
+  }
+
+ private:
+  const std::atomic<std::uint64_t>* entry_ = nullptr;
+  std::uint64_t serial_ = 0;
+};
 
 /// The owner's table.
 class RegionLivenessTable {
@@ -54,8 +70,8 @@ class RegionLivenessView {
     return id_;
   }  ///< Identifies the memfd.
 
-  bool alive(std::uint32_t index, std::uint64_t serial) const noexcept {
-    return index < kLivenessEntries && page_[index].load(std::memory_order_seq_cst) == serial;
+  LivenessEntry entry(std::uint32_t index, std::uint64_t serial) const noexcept {
+    return index < kLivenessEntries ? LivenessEntry(page_[index], serial) : LivenessEntry();
   }
 
  private:
