@@ -8,9 +8,9 @@ EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& co
       buffers(*context.registry, context.topology.get(), context.transports),
       streams(context.topology.get()),
       submission(engine, context, streams, peers),
-      registrations(context, streams, peers),
+      registrations(context, streams, peers, submission.pairs()),
       directory(*context.registry, peers),
-      imports(context, streams, peers),
+      imports(context, streams, peers, submission.pairs()),
       messages(context, buffers, streams, peers, imports, submission),
       windows(context, registrations, submission, peers),
       manager({.options = context.options,
@@ -25,6 +25,7 @@ EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& co
                    .manager = manager,
                    .inbox = inbox,
                    .windows = windows,
+                   .pairs = submission.pairs(),
                    .closed = closed}) {}
 
 void EngineServices::on_disconnected(control::Session& session) {

@@ -23,16 +23,18 @@ class PeerSchedulerParts : public test::EngineFixture {
     Transfer transfer = make_transfer();
     transfer->transport = transports.front();
     transfer->remote = test::FakeMemory::remote({}, 2);
+    std::vector<TransferEndpoints> parts = {*transfer};
+    TransferBatches& batches = transfer->batches;
+    batches.by_pair = {{.plan = &batches.own}};
     for (std::size_t i = 1; i < transports.size(); ++i) {
-      PlannedPair part;
-      static_cast<TransferEndpoints&>(part) = *transfer;
-      part.transport = transports[i];
-      part.local = other_;
-      part.plan = std::make_shared<Plan>(transfer->batches.own);
-      EXPECT_TRUE(part.local->acquire());
-      transfer->batches.more.push_back(std::move(part));
-      ++transfer->batches.count;
+      parts.push_back(*transfer);
+      parts.back().transport = transports[i];
+      parts.back().local = other_;
+      batches.by_pair.push_back({.plan = &batches.others.emplace_back(batches.own)});
     }
+    transfer->local->release();  // the pairs acquire it
+    transfer->use(AcquiredPairs::make(std::move(parts)));
+    batches.count_all(transports.size());
     return transfer;
   }
   Transfer started(const std::vector<std::size_t>& transports) {
@@ -85,9 +87,7 @@ TEST_F(PeerSchedulerParts, GoToTheirTransports_AndEndTogether) {
 TEST_F(PeerSchedulerParts, GoInOneBatch_WhereTheEndpointTakesSeveralWithOnePlan) {
   first().join(1);
   const Transfer transfer = make_parts({0, 0, 0, 1, 0, 0});
-  const auto plan = std::make_shared<Plan>(transfer->batches.own);
-  transfer->batches.shared = plan;
-  for (std::size_t i = 0; i < 4; ++i) transfer->batches.more[i].plan = plan;
+  for (std::size_t i = 1; i < 5; ++i) transfer->batches.by_pair[i] = transfer->batches.by_pair[0];
   must(scheduler().submit(transfer));
   ASSERT_EQ(first().posted().size(), 4u);
   EXPECT_EQ(first().posted()[0].waiting, 2u) << "the next but one goes by the other transport";
@@ -165,7 +165,7 @@ TEST_F(PeerSchedulerParts, StartNothing_WhenTheFirstIsRefused) {
   const auto transfer = make_parts({0, 1});
   EXPECT_EQ(scheduler().submit(transfer).what(), "pair 0: no path");
   EXPECT_TRUE(second().posted().empty());
-  transfer->release_local();
+  transfer->pairs = {};
   expect_no_users();
 }
 
@@ -229,14 +229,6 @@ TEST_F(PeerSchedulerParts, AreCanceledTogether_WhenTheMemoryOfALaterOneGoes) {
   progress();
   EXPECT_EQ(end_of(*transfer), "canceled");
   must(registry_.remove(other_->id()));
-}
-
-TEST_F(PeerSchedulerParts, AcquireAllRegionsOrNone) {
-  const auto transfer = make_parts({0, 1});
-  transfer->release_local();
-  must(registry_.remove(other_->id()));
-  EXPECT_FALSE(transfer->acquire_local());
-  EXPECT_EQ(memory_.local->users(), 0u);
 }
 
 /// The first transport waits in a stream of its own for the user's; the second cannot.

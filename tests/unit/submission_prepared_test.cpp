@@ -131,9 +131,9 @@ TEST_P(PreparedPairs, StoreTheListsOnce_WhenTheyHaveOneShape) {
   EXPECT_LE(state->shapes.front().kept.size(), 1u);
   const std::uint32_t* const stored = state->shapes.front().lists.data();
   for (const PreparedPair& each : state->pairs) {
-    EXPECT_EQ(each.plan, state->pairs.front().plan);
-    EXPECT_EQ(each.plan->pages.local_index.data(), stored);
-    EXPECT_TRUE(each.plan->kept.empty());
+    EXPECT_EQ(each.copied.plan, &state->plans.front());
+    EXPECT_EQ(each.copied.plan->pages.local_index.data(), stored);
+    EXPECT_TRUE(each.copied.plan->kept.empty());
     EXPECT_EQ(each.local, nullptr);
   }
 }

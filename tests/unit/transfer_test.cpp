@@ -48,39 +48,24 @@ TEST(Transfer, StaysDisconnected_WhenItWasAskedToEnd) {
   EXPECT_EQ(transfer.ending.user_status(status_of(Code::disconnected)).code(), Code::disconnected);
 }
 
-TEST(Transfer, UsesTheSharedPlan_WhenItHasOne) {
-  TransferState transfer;
-  EXPECT_EQ(&transfer.batches.plan(), &transfer.batches.own);
-  transfer.batches.shared = std::make_shared<Plan>();
-  EXPECT_EQ(&transfer.batches.plan(), transfer.batches.shared.get());
-}
-
-TEST(Transfer, PostsThePairsInTheOrderInWhichTheyWereAdded) {
+TEST(Transfer, HasOnePlanForAllPairs_OrOneForEach) {
   struct Kept final : transport::KeptPages {};
   const Kept lists{};
-  const auto plan = std::make_shared<Plan>();
-  PlannedPair pair;
-  pair.peer = 7;
-  pair.transport = 1;
-  pair.plan = plan;
-  pair.kept = &lists;
-  TransferState transfer;
-  EXPECT_EQ(&transfer.add(pair), &transfer);
-  pair.transport = 2;
-  pair.kept = nullptr;
-  const TransferEndpoints& second = transfer.add(pair);
-  EXPECT_EQ(transfer.peer, 7u);
-  ASSERT_EQ(transfer.batches.more.size(), 1u);
-  const auto first = transfer.next_batch();
-  EXPECT_EQ(&first.between, &transfer);
-  EXPECT_EQ(&first.plan, plan.get());
-  EXPECT_EQ(first.kept, &lists);
-  transfer.count_posted(0);
-  const auto next = transfer.next_batch();
-  EXPECT_EQ(&next.between, &second);
-  EXPECT_EQ(next.between.transport, 2u);
-  EXPECT_EQ(&next.plan, plan.get());
-  EXPECT_EQ(next.kept, nullptr);
+  const Plan prepared, other;
+  TransferBatches batches;
+  batches.own.batches = 2;
+  EXPECT_EQ(batches.of_pair(0).plan, &batches.own);
+  EXPECT_EQ(batches.of_pair(5).plan, &batches.own);
+  batches.count_all(3);
+  EXPECT_EQ(batches.count, 6u);
+  batches.common = {.plan = &prepared, .kept = &lists};
+  EXPECT_EQ(batches.of_pair(5).plan, &prepared);
+  EXPECT_EQ(batches.of_pair(5).kept, &lists);
+  batches.by_pair = {{.plan = &batches.own}, {.plan = &other}};
+  EXPECT_EQ(batches.of_pair(0).plan, &batches.own);
+  EXPECT_EQ(batches.of_pair(1).plan, &other);
+  batches.count_all(2);
+  EXPECT_EQ(batches.count, 2 + other.batches);
 }
 
 TEST(Transfer, HasPostedAll_WhenNoBatchIsLeft) {

@@ -44,6 +44,7 @@ std::string Diagnostics::dump() const {
   for (const auto& peer : uses_.peers.all())
     if (peers.room()) text += peer->line(now);
   text += peers.more() + transfers(now);
+  uses_.pairs.clear();  // so that only transfers use regions
   Listing listed("regions");
   const auto [regions, count] = uses_.context.registry->list(Listing::kMax);
   for (std::size_t i = 0; i < count; ++i)

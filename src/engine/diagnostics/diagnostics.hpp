@@ -10,6 +10,7 @@
 #include "control/control_plane.hpp"
 #include "engine/notifications/inbox.hpp"
 #include "engine/peers/peer_manager.hpp"
+#include "engine/transfers/region_pairs.hpp"
 #include "engine/windows/window_service.hpp"
 
 namespace linkspan::engine {
@@ -23,6 +24,7 @@ class Diagnostics {
     const PeerManager& manager;
     const Inbox& inbox;
     WindowService& windows;
+    RegionPairsCache& pairs;
     const std::atomic<bool>& closed;
   };
   explicit Diagnostics(const DiagnosticSources& uses) : uses_(uses) {}

@@ -277,13 +277,14 @@ void ImportService::close() {
   answered_.notify_all();
 }
 
-/// Maps the region and counts that for metrics() and dump().
+/// Maps the region and counts that for metrics() and dump(). Returns it as its user owns it.
 ImportService::Imported ImportService::import(const PeerIdentity& peer,
                                               control::ExportedRegion& exported,
                                               base::Deadline deadline) {
   auto region = map(peer, exported, deadline);
   if (const auto scheduler = peers_.find(peer.id))
     scheduler->count_import(region.ok() ? *region : nullptr);
+  if (region.ok()) region = pairs_.owned_by_user(*std::move(region));
   return region;
 }
 

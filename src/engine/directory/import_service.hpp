@@ -21,6 +21,7 @@
 #include "control/session.hpp"
 #include "engine/engine_context.hpp"
 #include "engine/peers/peer_table.hpp"
+#include "engine/transfers/region_pairs.hpp"
 #include "engine/transfers/stream_order.hpp"
 
 namespace linkspan::engine {
@@ -37,8 +38,9 @@ class ImportService {
 
   /// The references outlive this object. An import that no user waits for ends after the options'
   /// connect_deadline.
-  ImportService(const EngineContext& context, StreamOrders& streams, PeerTable& peers)
-      : context_(context), streams_(streams), peers_(peers) {}
+  ImportService(const EngineContext& context, StreamOrders& streams, PeerTable& peers,
+                RegionPairsCache& pairs)
+      : context_(context), streams_(streams), peers_(peers), pairs_(pairs) {}
 
   Imported lookup(std::uint64_t peer, std::string_view name, Duration timeout)
       LINKSPAN_EXCLUDES(mutex_);
@@ -114,6 +116,7 @@ class ImportService {
   const EngineContext& context_;
   StreamOrders& streams_;
   PeerTable& peers_;
+  RegionPairsCache& pairs_;
 
   base::Mutex mutex_;
   base::Condition answered_;

@@ -74,6 +74,7 @@ Status RegistrationService::end(const Region& region, Duration timeout, bool imm
       status = {Code::busy, Scope::process,
                 "to unpin it would wait for the streams that transfers of this Engine follow or "
                 "hold, and hold up all others: wait for those transfers"};
+    pairs_.drop(registration);  // also what a transfer adds meanwhile
     if (status.ok()) status = context_.registry->remove(registration.id());
     if (status.ok())
       for (const auto& peer : peers_.all()) peer->retracted(serial);

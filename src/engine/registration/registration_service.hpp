@@ -13,6 +13,7 @@
 #include "base/mutex.hpp"
 #include "engine/engine_context.hpp"
 #include "engine/peers/peer_table.hpp"
+#include "engine/transfers/region_pairs.hpp"
 #include "engine/transfers/stream_order.hpp"
 
 namespace linkspan::engine {
@@ -22,8 +23,9 @@ class RegistrationService {
   using Registered = Result<std::shared_ptr<const memory::Registration>>;
 
   /// The arguments outlive this object.
-  RegistrationService(const EngineContext& context, StreamOrders& streams, PeerTable& peers)
-      : context_(context), streams_(streams), peers_(peers) {}
+  RegistrationService(const EngineContext& context, StreamOrders& streams, PeerTable& peers,
+                      RegionPairsCache& pairs)
+      : context_(context), streams_(streams), peers_(peers), pairs_(pairs) {}
 
   Registered add(void* pointer, std::uint64_t bytes, const RegionOptions& options)
       LINKSPAN_EXCLUDES(mutex_);
@@ -53,6 +55,7 @@ class RegistrationService {
   const EngineContext& context_;
   StreamOrders& streams_;
   PeerTable& peers_;
+  RegionPairsCache& pairs_;
   mutable base::Mutex mutex_;
   // Keys of each region that the user registered, by serial; shared with threads that send them.
   std::map<std::uint64_t, std::shared_ptr<const Keys>> keys_ LINKSPAN_GUARDED_BY(mutex_);

@@ -14,28 +14,31 @@ namespace {
 class PairsAfterNext final : public transport::WaitingPairs {
  public:
   explicit PairsAfterNext(const TransferState& transfer)
-      : next_(transfer.next_batch()),
-        rest_(std::span(transfer.batches.more).subspan(transfer.batches.part)) {}
+      : transfer_(transfer), next_(transfer.batches.pair) {}
 
   std::size_t count(std::size_t most) const override {
-    if (next_.plan.batches != 1) return 0;
+    if (!transfer_.pairs || transfer_.next_batch().plan.batches != 1) return 0;
+    most = std::min(most, transfer_.pairs->all().size() - next_ - 1);
+    if (transfer_.batches.by_pair.empty() && transfer_.pairs->alike()) return most;
     std::size_t count = 0;
-    while (count < std::min(most, rest_.size()) && is_alike(rest_[count])) ++count;
+    while (count < most && is_alike(next_ + 1 + count)) ++count;
     return count;
   }
   transport::BatchPair at(std::size_t index) const override {
-    const PlannedPair& pair = rest_[index];
-    return {.local = &pair.local->region(), .remote = pair.remote->mappings[pair.transport].get()};
+    return transfer_.pairs->for_batch(next_ + 1 + index);
   }
 
  private:
-  bool is_alike(const PlannedPair& pair) const {
-    return pair.plan.get() == &next_.plan && pair.kept == next_.kept &&
-           pair.transport == next_.between.transport;
+  bool is_alike(std::size_t index) const {
+    const PairPlan next = transfer_.batches.of_pair(next_),
+                   other = transfer_.batches.of_pair(index);
+    const auto pairs = transfer_.pairs->all();
+    return other.plan == next.plan && other.kept == next.kept &&
+           pairs[index].transport == pairs[next_].transport;
   }
 
-  const TransferState::NextBatch next_;
-  const std::span<const PlannedPair> rest_;
+  const TransferState& transfer_;
+  const std::size_t next_;
 };
 
 }  // namespace
@@ -54,13 +57,11 @@ Status PeerScheduler::check_room() const {
 }
 
 Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
-  bool offered = true;  // else it has a key of a transport that it lacks
-  transfer->for_each_pair([&](const TransferEndpoints& pair)
-                              LINKSPAN_TSA(no_thread_safety_analysis) {
-                                offered &= endpoints_.at(pair.transport) != nullptr;
-                              });
-  if (!offered)
-    return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
+  for (const TransferEndpoints& pair : transfer->all_pairs()) {
+    if (endpoints_.at(pair.transport) == nullptr)  // it has a key of a transport that it lacks
+      return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
+    if (transfer->pairs && transfer->pairs->alike()) break;  // all by one transport
+  }
   admit(transfer);  // before a batch is in flight, because it may have no memory
   Status status = base::or_no_memory(
       [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return post_or_queue(transfer); });
@@ -117,7 +118,7 @@ void PeerScheduler::dismiss(const TransferState& transfer) {
 /// Returns true if the transport cannot wait for the user's stream, so the PeerScheduler does.
 bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
   return status.code() == Code::unsupported && transfer.streams.mark &&
-         transfer.batches.posted_of_part == 0;
+         transfer.batches.posted_of_pair == 0;
 }
 
 Status PeerScheduler::post_next(TransferState& transfer) {
@@ -155,8 +156,8 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   if (!posted.ok()) {
     const Status& status = posted.status();
     batches_.remove(cookie);
-    const bool names_pair = !transfer.batches.more.empty() && status.code() != Code::no_resource;
-    return names_pair ? status_of_pair(transfer.batches.part, status) : status;
+    const bool names_pair = transfer.pairs && status.code() != Code::no_resource;
+    return names_pair ? status_of_pair(transfer.batches.pair, status) : status;
   }
   if (has_path) transfer.batches.path_taken = posted->path;
   transfer.notification.in_batch = posted->notifies;
@@ -297,8 +298,9 @@ void PeerScheduler::cancel_all_on(const memory::Registration& registration) {
   for (const auto& [id, transfer] : transfers_) {
     bool on_it = transfer->message != nullptr && transfer->message->memory.lies_in(registration);
     if (transfer->message == nullptr)
-      transfer->for_each_pair(
-          [&](const TransferEndpoints& pair) { on_it |= pair.local.get() == &registration; });
+      on_it = std::ranges::any_of(transfer->all_pairs(), [&](const TransferEndpoints& pair) {
+        return pair.local.get() == &registration;
+      });
     if (on_it && transfer->whole == nullptr) found.push_back(transfer);
   }
   for (const auto& transfer : found) cancel_now(*transfer);

@@ -209,7 +209,7 @@ class PeerScheduler final : private RendezvousHost {
   void stop_posting(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   bool end_if_quiet(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   bool finish(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
-  void make_room_to_end(std::size_t more_pairs = 0) LINKSPAN_REQUIRES(mutex_);
+  void make_room_to_end() LINKSPAN_REQUIRES(mutex_);
   void finalize(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   void expire(base::Time now) LINKSPAN_REQUIRES(mutex_);
   std::size_t advance(base::Time now) LINKSPAN_REQUIRES(mutex_);

@@ -57,7 +57,7 @@ bool PeerScheduler::finish(TransferState& transfer) {
         .clear();  // so that it is sent once, even if a later step finds no memory
   }
   transfer.end = transfer.ending.user_status(transfer.ending.first_error);
-  make_room_to_end(transfer.batches.more.size());
+  make_room_to_end();
   if (transfer.whole != nullptr) copied_.emplace_back(transfer.whole->id, transfer.end);
   if (transfer.ending.first_error.ok() && transfer.notification.in_batch)
     ++counters_.notifications_sent;
@@ -65,8 +65,8 @@ bool PeerScheduler::finish(TransferState& transfer) {
 }
 
 /// Makes room for what the end of one transfer adds to lists, so that it allocates nothing.
-void PeerScheduler::make_room_to_end(std::size_t more_pairs) {
-  make_room(garbage_, garbage_.size() + 3 + more_pairs);
+void PeerScheduler::make_room_to_end() {
+  make_room(garbage_, garbage_.size() + 4);
   make_room(awaiting_release_, awaiting_release_.size() + 1);
 }
 
@@ -81,10 +81,11 @@ bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer)
     ++finishing_;
     return false;
   }
-  transfer->release_local();
-  transfer->for_each_pair([&](TransferEndpoints& pair) LINKSPAN_TSA(no_thread_safety_analysis) {
-    garbage_.push_back(std::exchange(pair.remote, nullptr));
-  });
+  if (transfer->pairs)
+    garbage_.push_back(transfer->pairs.release());
+  else
+    transfer->local->release();
+  garbage_.push_back(std::exchange(transfer->remote, nullptr));
   if (transfer->batches.prepared != nullptr)
     garbage_.push_back(std::exchange(transfer->batches.prepared, nullptr));
   if (transfer->whole != nullptr)

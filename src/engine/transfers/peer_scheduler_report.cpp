@@ -142,16 +142,15 @@ std::string PeerScheduler::line_of(const TransferState& transfer, base::Time now
   if (transfer.message != nullptr) {
     text += rendezvous_.describe(transfer) + ", peer " + std::to_string(transfer.peer);
   } else {
-    text +=
-        std::string(transfer.op == Op::write ? "write of " : "read of ") +
-        std::to_string(transfer.bytes) + " bytes, " +
-        (transfer.whole != nullptr ? "for transfer " + std::to_string(transfer.whole->id)
-                                   : "region " + std::to_string(transfer.local->id().serial)) +
-        (transfer.op == Op::write ? " to " : " from ") + quoted(transfer.remote->name) +
-        (transfer.batches.more.empty()
-             ? ""
-             : " and " + std::to_string(transfer.batches.more.size()) + " more pairs of regions,") +
-        " of peer " + std::to_string(transfer.peer);
+    text += std::string(transfer.op == Op::write ? "write of " : "read of ") +
+            std::to_string(transfer.bytes) + " bytes, " +
+            (transfer.whole != nullptr ? "for transfer " + std::to_string(transfer.whole->id)
+                                       : "region " + std::to_string(transfer.local->id().serial)) +
+            (transfer.op == Op::write ? " to " : " from ") + quoted(transfer.remote->name) +
+            (!transfer.pairs ? ""
+                             : " and " + std::to_string(transfer.pairs->all().size() - 1) +
+                                   " more pairs of regions,") +
+            " of peer " + std::to_string(transfer.peer);
   }
   text += ", " + age_of(now - transfer.submitted) + " old";
   if (transfer.ending.deadline != base::Time::max())

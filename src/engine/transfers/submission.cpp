@@ -232,35 +232,33 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
     return refuse(Code::invalid_argument,
                   "a notification of " + std::to_string(options.notification.size()) +
                       " bytes; at most " + std::to_string(Inbox::kMaxMessage));
-  Status unsummed;
   GpuUuid gpu{};  // of the first local region that is on one
-  transfer->for_each_pair([&](const TransferEndpoints& pair) {
+  for (const TransferEndpoints& pair : transfer->all_pairs()) {
     const transport::Transport& carrier = *context_.transports[pair.transport];
     if (options.checksum && !carrier.capabilities().checksums)
-      unsummed = refuse(Code::unsupported,
-                        std::string(carrier.name()) +
-                            " makes no checksums: leave out TransferOptions::checksum, or require "
-                            "a transport that makes them (docs/tcp.md)");
-    if (gpu == GpuUuid{}) gpu = pair.local->region().facts().gpu;
-  });
-  if (!unsummed.ok()) return unsummed;
+      return refuse(Code::unsupported,
+                    std::string(carrier.name()) +
+                        " makes no checksums: leave out TransferOptions::checksum, or require "
+                        "a transport that makes them (docs/tcp.md)");
+    gpu = pair.local->region().facts().gpu;
+    if (!options.checksum && gpu != GpuUuid{}) break;
+  }
   auto streams = streams_.resolve(options.after, options.release, gpu);
   if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
   transfer->batches.hints = size.hints;
-  transfer->batches.count = transfer->batches.plan().batches;
-  for (const PlannedPair& part : transfer->batches.more)
-    transfer->batches.count += part.plan->batches;
+  transfer->batches.count_all(transfer->all_pairs().size());
   transfer->streams.adopt(*streams);
   transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
   transfer->submitted = base::Clock::steady().now();
   transfer->ending.deadline = deadline_of(options, transfer->submitted);
-  if (!transfer->acquire_local())
+  const bool one_pair = !transfer->pairs;
+  if (one_pair && !transfer->local->acquire())
     return refuse(Code::invalid_argument, "the local region was deregistered");
   const auto peer = peers_.find_active(transfer->peer);
   const Status status = peer == nullptr ? peers_.absent(transfer->peer) : peer->submit(transfer);
   if (!status.ok()) {
-    transfer->release_local();
+    if (one_pair) transfer->local->release();
     return status;
   }
   context_.progress->expect();

@@ -28,6 +28,8 @@ class Submission {
              PeerTable& peers)
       : engine_(engine), context_(context), streams_(streams), peers_(peers) {}
 
+  RegionPairsCache& pairs() noexcept { return *pairs_; }
+
   using Submitted = Result<std::shared_ptr<TransferState>>;
 
   /// Finds both regions and the transport. invalid_argument: a region is not registered here, or is
@@ -77,12 +79,6 @@ class Submission {
     Plan plan;
     transport::BatchSummary size;
   };
-  /// The last of several pairs that are planned one after the other.
-  struct PlannedBefore {
-    const TransferEndpoints* between = nullptr;
-    std::shared_ptr<Plan> plan;  // also of the pairs that share it
-    transport::BatchSummary size, total;
-  };
   /// A submitted transfer whose release stream does not wait for it yet.
   struct Started {
     std::shared_ptr<TransferState> transfer;  // also the PeerScheduler's
@@ -98,11 +94,20 @@ class Submission {
   static bool are_same(const Shape& a, const Shape& b);
   static Status check_count(std::size_t pairs);
   static Status add_size(transport::BatchSummary& total, const transport::BatchSummary& pair);
-  Result<TransferEndpoints> plan_next(std::uint64_t peer, Op op, const Pair& pair, bool same_shape,
-                                      const TransferOptions& options, PlannedBefore& before) const;
+  Result<TransferEndpoints> resolve(std::uint64_t peer, Op op, const Pair& pair,
+                                    const TransferOptions& options) const;
+  Result<AcquiredPairs> acquire(std::uint64_t peer, Op op, std::span<const Pair> pairs,
+                                const TransferOptions& options) const;
+  Result<AcquiredPairs> acquire(std::vector<TransferEndpoints> all, bool kept) const;
+  Result<transport::BatchSummary> plan(TransferBatches& batches, const RegionPairs& between,
+                                       std::span<const Pair> pairs) const;
   PreparedResult keep_pages(std::shared_ptr<PreparedState> state) const;
-  Result<PlannedPair> pair_of(const PreparedPair& prepared, transport::BatchSummary size,
-                              const TransferOptions& options) const;
+  Result<TransferEndpoints> resolve(const PreparedPair& prepared, transport::BatchSummary size,
+                                    const TransferOptions& options) const;
+  template <class IndexAt, class SizeOf>
+  Result<transport::BatchSummary> use(TransferState& transfer, const PreparedState& prepared,
+                                      std::size_t count, const IndexAt& index_at,
+                                      const SizeOf& size_of, const TransferOptions& options) const;
   template <class IndexAt>
   Submitted post_each(const std::shared_ptr<PreparedState>& prepared, std::size_t count,
                       IndexAt index_at, const TransferOptions& options) const;
@@ -114,6 +119,8 @@ class Submission {
   const EngineContext& context_;
   StreamOrders& streams_;
   PeerTable& peers_;
+  // Imports refer to it.
+  const std::shared_ptr<RegionPairsCache> pairs_ = std::make_shared<RegionPairsCache>();
 };
 
 }  // namespace linkspan::engine

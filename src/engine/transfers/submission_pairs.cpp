@@ -3,19 +3,13 @@
 #include <string>
 #include <utility>
 
+#include "engine/handle_access.hpp"
 #include "engine/transfers/submission.hpp"
 
 namespace linkspan::engine {
 namespace {
 
 constexpr std::size_t kMaxPairs = 65536;
-
-/// Returns true if a plan that was made for one pair is good for the other.
-bool are_alike(const TransferEndpoints& a, const TransferEndpoints& b) {
-  return a.transport == b.transport && a.local->region().bytes() == b.local->region().bytes() &&
-         a.remote->bytes == b.remote->bytes &&
-         a.remote->mappings[a.transport]->bytes() == b.remote->mappings[b.transport]->bytes();
-}
 
 /// Checks before any pair is posted what the Endpoint checks when it posts this one.
 Status check_permission(const TransferEndpoints& between) {
@@ -58,37 +52,86 @@ Status Submission::add_size(transport::BatchSummary& total, const transport::Bat
           "the pairs of regions have more bytes than a number of 64 bits counts"};
 }
 
-/// Finds, checks and plans a pair. The plan is that of the pair before if both are alike.
-Result<TransferEndpoints> Submission::plan_next(std::uint64_t peer, Op op, const Pair& pair,
-                                                bool same_shape, const TransferOptions& options,
-                                                PlannedBefore& before) const {
+Result<TransferEndpoints> Submission::resolve(std::uint64_t peer, Op op, const Pair& pair,
+                                              const TransferOptions& options) const {
   auto between = resolve(peer, op, pair.local, pair.remote);
-  if (!between.ok()) return between.status();
+  if (!between.ok()) return between;
   if (Status status = check_permission(*between); !status.ok()) return status;
-  if (same_shape && options.require.empty() && are_alike(*before.between, *between)) return between;
-  auto planned = plan(*between, pair.shape, options);
-  if (!planned.ok()) return planned.status();
-  before.size = planned->size;
-  before.plan = base::make_recycled<Plan>();
-  *before.plan = std::move(planned->plan);
-  return between;
+  if (options.require.empty()) return between;
+  const auto planned = plan(*between, pair.shape, options);  // chooses the transport
+  return planned.ok() ? std::move(between) : planned.status();
+}
+
+/// Returns the regions of a transfer before, or finds and checks them. A required path decides on
+/// the transports, so nothing is kept of a transfer that has one.
+Result<AcquiredPairs> Submission::acquire(std::uint64_t peer, Op op, std::span<const Pair> pairs,
+                                          const TransferOptions& options) const {
+  const bool kept = options.require.empty();
+  if (kept) {
+    AcquiredPairs found =
+        pairs_->find(pairs.size(), [&](std::size_t i, const TransferEndpoints& between) {
+          return between.op == op && between.peer == peer &&
+                 between.local == HandleAccess::registration(pairs[i].local) &&
+                 between.remote == HandleAccess::imported(pairs[i].remote);
+        });
+    if (found) return found;
+  }
+  std::vector<TransferEndpoints> all;
+  all.reserve(pairs.size());
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    auto between = resolve(peer, op, pairs[i], options);
+    if (!between.ok()) return status_of_pair(i, between.status());
+    all.push_back(*std::move(between));
+  }
+  return acquire(std::move(all), kept);
+}
+
+Result<AcquiredPairs> Submission::acquire(std::vector<TransferEndpoints> all, bool kept) const {
+  AcquiredPairs made = AcquiredPairs::make(std::move(all));
+  if (!made) return not_registered();
+  if (kept) pairs_->add(AcquiredPairs::share(made.get()));
+  return made;
+}
+
+/// Plans what is copied between the pairs: once, if one plan is good for all.
+Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
+                                                 const RegionPairs& between,
+                                                 std::span<const Pair> pairs) const {
+  const auto is_as_before = [&](std::size_t i) {
+    return i != 0 && are_same(pairs[i].shape, pairs[i - 1].shape);
+  };
+  bool one = between.alike();
+  for (std::size_t i = 1; one && i < pairs.size(); ++i) one = is_as_before(i);
+  if (!one) batches.by_pair.reserve(pairs.size());
+  transport::BatchSummary size, total;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const bool planned_before =
+        i != 0 && (one || (is_as_before(i) && are_alike(between.all()[i - 1], between.all()[i])));
+    if (!planned_before) {
+      auto planned = plan(between.all()[i], pairs[i].shape);
+      if (!planned.ok()) return status_of_pair(i, planned.status());
+      size = planned->size;
+      (one ? batches.own : batches.others.emplace_back()) = std::move(planned->plan);
+    }
+    if (!one) {
+      batches.others.back().keep();  // the lists are the user's
+      batches.by_pair.push_back({.plan = &batches.others.back()});
+    }
+    if (Status status = add_size(total, size); !status.ok()) return status;
+  }
+  return total;
 }
 
 Submission::Submitted Submission::submit(std::uint64_t peer, Op op, std::span<const Pair> pairs,
                                          const TransferOptions& options) const {
   if (Status status = check_count(pairs.size()); !status.ok()) return status;
+  auto between = acquire(peer, op, pairs, options);
+  if (!between.ok()) return between.status();
   auto transfer = base::make_recycled<TransferState>();
-  transfer->batches.more.reserve(pairs.size() - 1);
-  PlannedBefore before;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const bool same_shape = i != 0 && are_same(pairs[i].shape, pairs[i - 1].shape);
-    auto between = plan_next(peer, op, pairs[i], same_shape, options, before);
-    if (!between.ok()) return status_of_pair(i, between.status());
-    before.plan->keep();  // the lists are the user's
-    before.between = &transfer->add({*std::move(between), before.plan});
-    if (Status status = add_size(before.total, before.size); !status.ok()) return status;
-  }
-  return released(start(std::move(transfer), before.total, options));
+  const auto size = plan(transfer->batches, **between, pairs);
+  if (!size.ok()) return size.status();
+  transfer->use(*std::move(between));
+  return released(start(std::move(transfer), *size, options));
 }
 
 }  // namespace linkspan::engine

@@ -29,16 +29,20 @@ Result<Shape> add_shape(PreparedState& state, const Shape& given) {
   return Shape(*ours.pages);
 }
 
-/// Adds a pair with the shape that was added last.
-const TransferEndpoints& add_pair(PreparedState& state, TransferEndpoints between,
-                                  std::shared_ptr<const Plan> plan,
-                                  const transport::BatchSummary& size) {
+/// Adds a pair with the shape and the plan that were added last.
+void add_pair(PreparedState& state, TransferEndpoints between,
+              const transport::BatchSummary& size) {
   PreparedPair& pair = state.pairs.emplace_back();
   static_cast<TransferEndpoints&>(pair) = std::move(between);
-  pair.plan = std::move(plan);
+  pair.copied.plan = &state.plans.back();
   pair.size = size;
   pair.shape = &state.shapes.back();
-  return pair;
+}
+
+/// Returns whether it is the registration that was prepared.
+bool is_same(const std::weak_ptr<const memory::Registration>& prepared,
+             const std::shared_ptr<const memory::Registration>& other) {
+  return !prepared.owner_before(other) && !other.owner_before(prepared);
 }
 
 /// Returns the status of a prepared pair, with its index if there are several.
@@ -58,8 +62,8 @@ Submission::PreparedResult Submission::prepare(std::uint64_t peer, Op op, const 
   if (!ours.ok()) return ours.status();
   auto planned = plan(*between, *ours);
   if (!planned.ok()) return planned.status();
-  add_pair(*state, *std::move(between), std::make_shared<Plan>(std::move(planned->plan)),
-           planned->size);
+  state->plans.push_back(std::move(planned->plan));
+  add_pair(*state, *std::move(between), planned->size);
   state->size = planned->size;
   return keep_pages(std::move(state));
 }
@@ -70,7 +74,7 @@ Submission::PreparedResult Submission::prepare(std::uint64_t peer, Op op,
   auto state = std::make_shared<PreparedState>();
   state->pairs.reserve(pairs.size());
   Shape shape;  // of the pair
-  PlannedBefore before;
+  transport::BatchSummary size;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const bool same_shape = i != 0 && are_same(pairs[i].shape, pairs[i - 1].shape);
     if (!same_shape) {
@@ -78,20 +82,24 @@ Submission::PreparedResult Submission::prepare(std::uint64_t peer, Op op,
       if (!ours.ok()) return status_of_pair(i, ours.status());
       shape = *std::move(ours);
     }
-    auto between =
-        plan_next(peer, op, {pairs[i].local, pairs[i].remote, shape}, same_shape, {}, before);
+    auto between = resolve(peer, op, pairs[i], {});
     if (!between.ok()) return status_of_pair(i, between.status());
-    before.between = &add_pair(*state, *std::move(between), before.plan, before.size);
-    if (Status status = add_size(before.total, before.size); !status.ok()) return status;
+    if (!same_shape || !are_alike(state->pairs.back(), *between)) {
+      auto planned = plan(*between, shape);
+      if (!planned.ok()) return status_of_pair(i, planned.status());
+      size = planned->size;
+      state->plans.push_back(std::move(planned->plan));
+    }
+    add_pair(*state, *std::move(between), size);
+    if (Status status = add_size(state->size, size); !status.ok()) return status;
   }
-  state->size = before.total;
   return keep_pages(std::move(state));
 }
 
 /// Gives the page lists to the transports, each list once, and releases the local regions.
 Submission::PreparedResult Submission::keep_pages(std::shared_ptr<PreparedState> state) const {
   for (PreparedPair& pair : state->pairs) {
-    if (!pair.plan->pages.local_index.empty()) {
+    if (!pair.copied.plan->pages.local_index.empty()) {
       std::unique_ptr<transport::KeptPages>& kept = pair.shape->kept[pair.transport];
       if (kept == nullptr) {
         auto made = context_.transports[pair.transport]->keep_pages(
@@ -101,22 +109,66 @@ Submission::PreparedResult Submission::keep_pages(std::shared_ptr<PreparedState>
                            made.status());
         kept = *std::move(made);
       }
-      pair.kept = kept.get();
+      pair.copied.kept = kept.get();
     }
     pair.region = std::exchange(pair.local, nullptr);
   }
   return state;
 }
 
-/// Makes a pair of a transfer out of a prepared one. Its path has to be the required one.
-Result<PlannedPair> Submission::pair_of(const PreparedPair& prepared, transport::BatchSummary size,
-                                        const TransferOptions& options) const {
-  PlannedPair pair = prepared;
-  pair.local = prepared.region.lock();
-  if (pair.local == nullptr || pair.local->removed()) return not_registered();
+/// Returns the regions of a prepared pair. Its path has to be the required one.
+Result<TransferEndpoints> Submission::resolve(const PreparedPair& prepared,
+                                              transport::BatchSummary size,
+                                              const TransferOptions& options) const {
+  TransferEndpoints between = prepared;
+  between.local = prepared.region.lock();
+  if (between.local == nullptr || between.local->removed()) return not_registered();
   size.hints = hints_of(options);
-  if (Status status = check_path(pair, size, options.require); !status.ok()) return status;
-  return pair;
+  if (Status status = check_path(between, size, options.require); !status.ok()) return status;
+  return between;
+}
+
+/// Gives a transfer the regions of `count` prepared pairs: those with the indices index_at(0),
+/// index_at(1) ... of which size_of(pair) is copied. Returns the size of all.
+template <class IndexAt, class SizeOf>
+Result<transport::BatchSummary> Submission::use(TransferState& transfer,
+                                                const PreparedState& prepared, std::size_t count,
+                                                const IndexAt& index_at, const SizeOf& size_of,
+                                                const TransferOptions& options) const {
+  transport::BatchSummary total;
+  for (std::size_t i = 0; i < count; ++i)
+    if (Status status = add_size(total, size_of(prepared.pairs[index_at(i)])); !status.ok())
+      return status;
+  if (count == 1) {
+    auto between = resolve(prepared.pairs[index_at(0)], total, options);
+    if (!between.ok()) return status_of(prepared, 0, between.status());
+    static_cast<TransferEndpoints&>(transfer) = *std::move(between);
+    return total;
+  }
+  const bool kept = options.require.empty();
+  if (kept) {
+    AcquiredPairs found = pairs_->find(count, [&](std::size_t i, const TransferEndpoints& between) {
+      const PreparedPair& pair = prepared.pairs[index_at(i)];
+      return between.op == pair.op && between.remote == pair.remote &&
+             between.transport == pair.transport && is_same(pair.region, between.local);
+    });
+    if (found) {
+      transfer.use(std::move(found));
+      return total;
+    }
+  }
+  std::vector<TransferEndpoints> all;
+  all.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const PreparedPair& pair = prepared.pairs[index_at(i)];
+    auto between = resolve(pair, size_of(pair), options);
+    if (!between.ok()) return status_of(prepared, i, between.status());
+    all.push_back(*std::move(between));
+  }
+  auto made = acquire(std::move(all), kept);
+  if (!made.ok()) return made.status();
+  transfer.use(*std::move(made));
+  return total;
 }
 
 /// Posts `count` of the prepared pairs: those with the indices index_at(0), index_at(1) ...
@@ -125,21 +177,20 @@ Submission::Submitted Submission::post_each(const std::shared_ptr<PreparedState>
                                             std::size_t count, IndexAt index_at,
                                             const TransferOptions& options) const {
   auto transfer = base::make_recycled<TransferState>();
-  transfer->batches.prepared = prepared;
-  transfer->batches.more.reserve(count - 1);
-  transport::BatchSummary total;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t index = index_at(i), most = prepared->pairs.size();
-    if (index >= most)
-      return invalid("index " + std::to_string(index) + " of " + std::to_string(most) +
-                     " prepared pairs, as number " + std::to_string(i) + " of the list");
-    const PreparedPair& each = prepared->pairs[index];
-    auto pair = pair_of(each, each.size, options);
-    if (!pair.ok()) return status_of(*prepared, i, pair.status());
-    transfer->add(*std::move(pair));
-    if (Status status = add_size(total, each.size); !status.ok()) return status;
+  TransferBatches& batches = transfer->batches;
+  batches.prepared = prepared;
+  auto size = use(
+      *transfer, *prepared, count, index_at, [](const PreparedPair& pair) { return pair.size; },
+      options);
+  if (!size.ok()) return size.status();
+  if (prepared->uniform()) {
+    batches.common = prepared->pairs.front().copied;
+  } else {
+    batches.by_pair.reserve(count);
+    for (std::size_t i = 0; i < count; ++i)
+      batches.by_pair.push_back(prepared->pairs[index_at(i)].copied);
   }
-  return released(start(std::move(transfer), total, options));
+  return released(start(std::move(transfer), *size, options));
 }
 
 Submission::Submitted Submission::post(const std::shared_ptr<PreparedState>& prepared,
@@ -152,6 +203,11 @@ Submission::Submitted Submission::post_pairs(const std::shared_ptr<PreparedState
                                              std::span<const std::uint32_t> indices,
                                              const TransferOptions& options) const {
   if (Status status = check_count(indices.size()); !status.ok()) return status;
+  const std::size_t most = prepared->pairs.size();
+  for (std::size_t i = 0; i < indices.size(); ++i)
+    if (indices[i] >= most)
+      return invalid("index " + std::to_string(indices[i]) + " of " + std::to_string(most) +
+                     " prepared pairs, as number " + std::to_string(i) + " of the list");
   return post_each(
       prepared, indices.size(), [&](std::size_t i) { return indices[i]; }, options);
 }
@@ -160,9 +216,7 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
                                        std::span<const std::uint32_t> subset,
                                        const TransferOptions& options) const {
   auto transfer = base::make_recycled<TransferState>();
-  transfer->batches.more.reserve(prepared.pairs.size() - 1);
-  std::shared_ptr<Plan> plan;  // of the pair before
-  transport::BatchSummary total;
+  TransferBatches& batches = transfer->batches;
   for (std::size_t i = 0; i < prepared.pairs.size(); ++i) {
     const PreparedPair& each = prepared.pairs[i];
     const PreparedPair& before = prepared.pairs[i == 0 ? 0 : i - 1];
@@ -179,19 +233,21 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
     if (i == 0 || each.shape != before.shape || each.transport != before.transport) {
       auto made = make_plan(*pages, subset, context_.transports[each.transport]->capabilities());
       if (!made.ok()) return made.status();
-      plan = base::make_recycled<Plan>();
-      *plan = *std::move(made);
+      (prepared.uniform() ? batches.own : batches.others.emplace_back()) = *std::move(made);
     }
-    const transport::BatchSummary size{.blocks = pages->page_bytes == 0 ? 0 : subset.size(),
-                                       .bytes = pages->page_bytes * subset.size()};
-    auto pair = pair_of(each, size, options);
-    if (!pair.ok()) return status_of(prepared, i, pair.status());
-    pair->plan = plan;
-    pair->kept = nullptr;
-    transfer->add(*std::move(pair));
-    if (Status status = add_size(total, size); !status.ok()) return status;
+    if (prepared.uniform()) break;  // the other pairs have the same lists
+    batches.by_pair.push_back({.plan = &batches.others.back()});
   }
-  return released(start(std::move(transfer), total, options));
+  const auto size_of = [&](const PreparedPair& pair) {
+    const std::uint64_t page = pair.shape->pages->page_bytes;
+    return transport::BatchSummary{.blocks = page == 0 ? 0 : subset.size(),
+                                   .bytes = page * subset.size()};
+  };
+  auto size = use(
+      *transfer, prepared, prepared.pairs.size(), [](std::size_t i) { return i; }, size_of,
+      options);
+  if (!size.ok()) return size.status();
+  return released(start(std::move(transfer), *size, options));
 }
 
 }  // namespace linkspan::engine

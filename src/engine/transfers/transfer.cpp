@@ -5,46 +5,23 @@
 
 namespace linkspan::engine {
 
-TransferState::NextBatch TransferState::next_batch() const noexcept {
-  if (batches.part == 0) return {*this, batches.plan(), batches.posted_of_part, batches.kept};
-  const PlannedPair& part = batches.more[batches.part - 1];
-  return {part, *part.plan, batches.posted_of_part, part.kept};
+void TransferState::use(AcquiredPairs several) {
+  pairs = std::move(several);
+  static_cast<TransferEndpoints&>(*this) = pairs->all().front();
 }
 
-const TransferEndpoints& TransferState::add(PlannedPair pair) {
-  if (batches.shared != nullptr) return batches.more.emplace_back(std::move(pair));
-  batches.shared = std::move(pair.plan);
-  batches.kept = pair.kept;
-  return static_cast<TransferEndpoints&>(*this) = std::move(pair);
+TransferState::NextBatch TransferState::next_batch() const noexcept {
+  const PairPlan copied = batches.of_pair(batches.pair);
+  return {all_pairs()[batches.pair], *copied.plan, batches.posted_of_pair, copied.kept};
 }
 
 void TransferState::count_posted(std::size_t joined) noexcept {
-  const std::size_t of_part = next_batch().plan.batches;
+  const std::size_t of_pair = next_batch().plan.batches;
   batches.posted += 1 + joined;
   ++batches.in_flight;
-  if (++batches.posted_of_part < of_part) return;
-  batches.posted_of_part = 0;
-  batches.part += 1 + joined;
-}
-
-bool TransferState::acquire_local() {
-  std::size_t acquired = 0;
-  bool all = true;
-  for_each_pair([&](const TransferEndpoints& pair) {
-    all = all && pair.local->acquire();
-    acquired += all ? 1 : 0;
-  });
-  if (all) return true;
-  for_each_pair([&](const TransferEndpoints& pair) {
-    if (acquired == 0) return;
-    --acquired;
-    pair.local->release();
-  });
-  return false;
-}
-
-void TransferState::release_local() {
-  for_each_pair([](const TransferEndpoints& pair) { pair.local->release(); });
+  if (++batches.posted_of_pair < of_pair) return;
+  batches.posted_of_pair = 0;
+  batches.pair += 1 + joined;
 }
 
 Status status_of_pair(std::size_t index, const Status& status) {

@@ -10,15 +10,18 @@
 
 #include <atomic>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/recycled.hpp"
 #include "engine/messages/message_state.hpp"
 #include "engine/transfers/completion_queue.hpp"
+#include "engine/transfers/region_pairs.hpp"
 #include "engine/transfers/router.hpp"
 #include "engine/transfers/stream_order.hpp"
 #include "linkspan/transfer.hpp"
@@ -26,31 +29,9 @@
 
 namespace linkspan::engine {
 
-/// A peer's region with one Mapping for each transport that reaches it.
-/// Threads: immutable after construction; destroyed without the peer's mutex.
-struct ImportedRegion {
-  std::uint64_t peer = 0;  ///< Peer::id()
-  std::uint64_t incarnation = 0, serial = 0;
-  std::string name;
-  MemoryKind kind = MemoryKind::host;
-  std::uint64_t bytes = 0;
-  Permissions peers;
-  /// In the order of the transports; null where the peer sent no key of that transport.
-  std::vector<std::unique_ptr<transport::Mapping>> mappings;
-};
-
-/// The two regions, the direction and the transport of a submission.
-struct TransferEndpoints {
-  std::uint64_t peer = 0;
-  Op op = Op::write;
-  std::size_t transport = 0;                          // index of the transport that carries it
-  std::shared_ptr<const memory::Registration> local;  // also the registry's
-  std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
-};
-
-/// A pair of regions of a transfer that has several, beside the first.
-struct PlannedPair : TransferEndpoints {
-  std::shared_ptr<const Plan> plan;            // also of other pairs that are alike
+/// What is copied between a pair of regions.
+struct PairPlan {
+  const Plan* plan = nullptr;                  // of TransferBatches; also of other pairs
   const transport::KeptPages* kept = nullptr;  // of TransferBatches::prepared; may be null
 };
 
@@ -64,8 +45,9 @@ struct PreparedShape {
 
 /// A pair of regions that was prepared. `local` is null: it would keep the pin of a deregistered
 /// region.
-struct PreparedPair : PlannedPair {
+struct PreparedPair : TransferEndpoints {
   std::weak_ptr<const memory::Registration> region;
+  PairPlan copied;  // of the PreparedState
   transport::BatchSummary size;
   PreparedShape* shape = nullptr;  // of the PreparedState
 };
@@ -74,24 +56,35 @@ struct PreparedPair : PlannedPair {
 /// Threads: immutable after construction; destroyed without the peer's mutex.
 struct PreparedState {
   std::deque<PreparedShape> shapes;
+  std::deque<Plan> plans;
   std::vector<PreparedPair> pairs;  // at least one
   transport::BatchSummary size;     // of all pairs
+
+  /// Returns whether all pairs have one shape, and are copied by one plan.
+  bool uniform() const noexcept { return plans.size() == 1; }
 };
 
 /// The batches of a transfer: its plan, and how much of it is posted.
 struct TransferBatches {
-  Plan own;
-  std::shared_ptr<const Plan> shared;          // used instead of `own`; also of other pairs
-  const transport::KeptPages* kept = nullptr;  // of `prepared`, for the first pair
-  std::shared_ptr<PreparedState> prepared;     // what is posted of it, until quiet; also handles'
-  std::vector<PlannedPair> more;  // the pairs of regions after the first, in the user's order
-  std::size_t count = 0;          // of the plans of all parts
+  Plan own;                       // of all pairs of regions, unless `common` or `by_pair` is set
+  PairPlan common;                // of all pairs; of `prepared`
+  std::vector<PairPlan> by_pair;  // in the order of the pairs
+  std::list<Plan> others;         // what `by_pair` refers to, unless that is `prepared`
+  std::shared_ptr<PreparedState> prepared;  // what is posted of it, until quiet; also handles'
+  std::size_t count = 0;                    // of the plans of all pairs
   std::size_t posted = 0, in_flight = 0;
-  std::size_t part = 0, posted_of_part = 0;  // 0: the first pair of regions
+  std::size_t pair = 0, posted_of_pair = 0;  // of the pairs of regions: the next to be posted
   transport::TransferHints hints;
   transport::PathTaken path_taken;  // by the last batch, or by the copy of a two-sided transfer
 
-  const Plan& plan() const noexcept { return shared != nullptr ? *shared : own; }
+  PairPlan of_pair(std::size_t index) const noexcept {
+    if (!by_pair.empty()) return by_pair[index];
+    return common.plan != nullptr ? common : PairPlan{.plan = &own};
+  }
+  void count_all(std::size_t pairs) noexcept {
+    count = by_pair.empty() ? pairs * of_pair(0).plan->batches : 0;
+    for (const PairPlan& each : by_pair) count += each.plan->batches;
+  }
   bool all_posted() const noexcept { return posted == count; }
 };
 
@@ -130,24 +123,20 @@ struct TransferState : TransferEndpoints {
     const transport::KeptPages* kept;
   };
 
-  /// Adds a pair of regions; the first one becomes the transfer's own. Returns where it is.
-  const TransferEndpoints& add(PlannedPair pair);
+  /// Makes it a transfer between these pairs.
+  void use(AcquiredPairs several);
 
   /// Requires that not all batches are posted.
   NextBatch next_batch() const noexcept;
   /// Counts the batch of next_batch() as posted and in flight, with the only batches of the
   /// `joined` pairs after its own.
   void count_posted(std::size_t joined) noexcept;
-  /// Calls `act(TransferEndpoints&)` for each pair of regions.
-  template <class Act>
-  void for_each_pair(Act act) {
-    act(*this);
-    for (PlannedPair& part : batches.more) act(part);
+  std::span<const TransferEndpoints> all_pairs() const noexcept {
+    const TransferEndpoints& own = *this;
+    return pairs ? pairs->all() : std::span(&own, 1);
   }
-  /// Acquires all local regions. Returns false, and acquires none, if one was deregistered.
-  [[nodiscard]] bool acquire_local();
-  void release_local();
 
+  AcquiredPairs pairs;  // null: one pair, this object's. Else that is the first of them.
   std::uint64_t id = 0;
   std::uint64_t bytes =
       0;  // submitted; of a receive its capacity, and when quiet the bytes received
