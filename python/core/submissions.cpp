@@ -125,49 +125,79 @@ PyPrepared prepare_parts(const Peer& peer, const std::string& op, const std::vec
   return prepared;
 }
 
-std::vector<RemoteRegion> remote_regions(nb::handle given) {
-  if (nb::isinstance<RegionSet>(given)) return nb::cast<const RegionSet&>(given).regions;
-  std::vector<RemoteRegion> regions;
-  if (!nb::try_cast(given, regions))
-    throw nb::type_error("remote: give as many RemoteRegions as local regions, or a RegionSet");
-  return regions;
+/// Calls `act` with each object of a sequence, in its place: nothing is copied. TypeError: it is no
+/// T.
+template <class T, class Act>
+void for_each(nb::handle sequence, const char* no_such, Act act) {
+  for (const nb::handle each : nb::borrow<nb::sequence>(sequence)) {
+    if (!nb::isinstance<T>(each)) throw nb::type_error(no_such);
+    act(*nb::inst_ptr<T>(each));
+  }
 }
 
-template <class Act>
-auto with_regions(const Act& act, const std::vector<PyRegion>& local, nb::handle remote,
-                  nb::handle shape) {
-  const std::vector<RemoteRegion> there = remote_regions(remote);
-  if (shape.is_none() && local.size() == there.size()) {
-    std::vector<Part> parts;
-    parts.reserve(local.size());
-    for (std::size_t i = 0; i < local.size(); ++i)
-      parts.emplace_back(local[i], there[i], nb::none());
-    return with_parts(act, parts);
+/// The regions of a peer that were given: those of a RegionSet, or copies out of a sequence.
+class RemoteRegions {
+ public:
+  explicit RemoteRegions(nb::handle given) {
+    if (nb::isinstance<RegionSet>(given)) {
+      all_ = nb::inst_ptr<RegionSet>(given)->regions;
+      return;
+    }
+    constexpr const char* kNoRegions =
+        "remote: give as many RemoteRegions as local regions, or a RegionSet";
+    if (!nb::isinstance<nb::sequence>(given)) throw nb::type_error(kNoRegions);
+    copies_.reserve(nb::len(given));
+    for_each<RemoteRegion>(given, kNoRegions,
+                           [&](const RemoteRegion& each) { copies_.push_back(each); });
+    all_ = copies_;
   }
+  RemoteRegions(const RemoteRegions&) = delete;
+  RemoteRegions& operator=(const RemoteRegions&) = delete;
+  ~RemoteRegions() = default;
+  std::span<const RemoteRegion> all() const noexcept { return all_; }
+
+ private:
+  std::vector<RemoteRegion> copies_;
+  std::span<const RemoteRegion> all_;
+};
+
+constexpr const char* kNoLocal = "local: give a Region, or a sequence of Regions";
+
+template <class Act>
+auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, nb::handle shape) {
+  const RemoteRegions there(remote);
   PyRegion all;
   std::vector<Region> here;
-  here.reserve(local.size());
-  for (const PyRegion& each : local) {
+  here.reserve(nb::len(local));
+  for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
     add_local(all, each);
     here.push_back(each.region);
+  });
+  if (shape.is_none() && here.size() == there.all().size()) {
+    std::vector<Part> parts;
+    parts.reserve(here.size());
+    for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
+      parts.emplace_back(each, there.all()[parts.size()], nb::none());
+    });
+    return with_parts(act, parts);
   }
   const ParsedShape parsed = shape_of(shape, 0, 0);
-  return act(all, keepalive_of(parsed), std::span<const Region>(here),
-             std::span<const RemoteRegion>(there), view_of(parsed));
+  return act(all, keepalive_of(parsed), std::span<const Region>(here), there.all(),
+             view_of(parsed));
 }
 
 template <Op kOp>
-nb::object submit_regions(const Peer& peer, const std::vector<PyRegion>& local, nb::handle remote,
+nb::object submit_regions(const Peer& peer, const nb::sequence& local, nb::handle remote,
                           nb::handle shape, const nb::kwargs& options) {
   return with_regions(Submit<kOp>{peer, options}, local, remote, shape);
 }
-PyPrepared prepare_regions(const Peer& peer, const std::string& op,
-                           const std::vector<PyRegion>& local, nb::handle remote,
-                           nb::handle shape) {
+PyPrepared prepare_regions(const Peer& peer, const std::string& op, const nb::sequence& local,
+                           nb::handle remote, nb::handle shape) {
   PyPrepared prepared = with_regions(Prepare{peer, op_of(op)}, local, remote, shape);
   nb::list memory;
-  for (const PyRegion& each : local)
+  for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
     if (each.memory.is_valid()) memory.append(each.memory);
+  });
   prepared.local.memory = memory;
   return prepared;
 }

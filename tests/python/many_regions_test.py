@@ -185,7 +185,7 @@ def test_what_is_wrong_is_named(pair: Pair, sides: Sides) -> None:
         ((local, remote, 5), TypeError, "rows of"),
         ((local, remote[0], ROWS), TypeError, "as many RemoteRegions"),
         ((local, [remote[0], None, remote[2]], ROWS), TypeError, "as many RemoteRegions"),
-        (([None], remote[:1], ROWS), TypeError, "incompatible"),
+        (([None], remote[:1], ROWS), TypeError, "a sequence of Regions"),
         (([first, (local[1], remote[2], None)],), ValueError, "pair 1: the local region has 12288"),
         (([first, (local[1], remote[1], 5)],), TypeError, "pair 1: .*rows of"),
         (([first, (local[1], remote[1], [(12 * KIB, 0, 1)])],), invalid, "pair 1: .*12288"),
