@@ -204,7 +204,7 @@ class LINKSPAN_API Engine {
                                              const TransferOptions& options = {});
 
   /// Makes progress once without waiting, and returns how many transfers became quiet by it.
-  /// Calling it is never required.
+  /// Calling it is never required. notifications(), Transfer::done() and each wait do the same.
   std::size_t progress();
   /// Returns the notifications that arrived since the last call, in order. Without any it polls for
   /// 50 us, then sleeps until one arrives, the Engine is closed or `timeout` passes. Polling makes

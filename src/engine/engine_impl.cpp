@@ -80,6 +80,12 @@ Status EngineImpl::wait(const TransferState& transfer, Duration timeout) {
           "transfer " + std::to_string(transfer.id) + " goes on: the wait's time-out passed"};
 }
 
+bool EngineImpl::poll(const TransferState& transfer) noexcept {
+  if (const auto peer = services_.peers.find(transfer.peer))
+    peer->try_progress(base::Clock::steady().now());
+  return transfer.quiet.load(std::memory_order_acquire);
+}
+
 Status EngineImpl::cancel(TransferState& transfer) {
   if (const auto peer = services_.peers.find(transfer.peer)) peer->cancel(transfer);
   context_->progress->wake();

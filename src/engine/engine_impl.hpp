@@ -31,6 +31,8 @@ class EngineImpl final : public std::enable_shared_from_this<EngineImpl> {
   Status notify(std::uint64_t peer, std::span<const std::byte> message);
   PeerState state(std::uint64_t peer) const;
   Status wait(const TransferState& transfer, Duration timeout);
+  /// Makes progress with its peer, unless another thread does. Returns whether it is quiet.
+  bool poll(const TransferState& transfer) noexcept;
   Status cancel(TransferState& transfer);
   Status attach_completion_queue(TransferState& transfer,
                                  std::shared_ptr<CompletionQueueState> queue, std::uint64_t cookie);

@@ -51,6 +51,17 @@ TEST_F(InboxTest, CollectsFramesOnceInTheirOrder) {
   EXPECT_TRUE(collect().empty());
 }
 
+TEST_F(InboxTest, MakesProgressBeforeAndWhileItWaits) {
+  int calls = 0;
+  const auto progress = [&] { ++calls; };
+  EXPECT_TRUE(inbox_.collect(Duration::zero(), progress).empty());
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(inbox_.collect(std::chrono::milliseconds(1), progress).empty());
+  EXPECT_GT(calls, 2);
+  const auto all = inbox_.collect(std::chrono::seconds(10), [&] { frame("by progress"); });
+  EXPECT_EQ(texts_of(all), Texts{"by progress"});
+}
+
 TEST_F(InboxTest, CollectsFromTheRing) {
   auto ring = open_ring();
   must(ring.put(bytes_of("a")));

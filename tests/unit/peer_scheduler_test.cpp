@@ -446,6 +446,15 @@ TEST_F(PeerSchedulerTest, WaitsUntilTheTransferIsQuiet_AndMakesTheProgressItself
   EXPECT_EQ(end_of(*transfer), "ok");
 }
 
+TEST_F(PeerSchedulerTest, MakesProgressForWhoeverLooks) {
+  const auto transfer = started();
+  scheduler().try_progress(now());
+  EXPECT_FALSE(transfer->quiet);
+  endpoint().complete_all();
+  scheduler().try_progress(now());
+  EXPECT_EQ(end_of(*transfer), "ok");
+}
+
 TEST_F(PeerSchedulerTest, ReturnsFromWaitAtTheLimit_WhenTheTransferIsNotQuiet) {
   const auto transfer = started();
   const base::Time begin = now(), limit = begin + 2ms;

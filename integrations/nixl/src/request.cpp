@@ -54,8 +54,6 @@ Status Request::advance() {
     state_ = State::running;
   }
   if (state_ == State::running) {
-    // The Engine's thread would have to wake first to see the end.
-    if (!posted_.transfer.done()) services_.engine.progress();
     if (!posted_.transfer.done()) return {Code::pending, Scope::request, "in flight"};
     return end(posted_.transfer.status());
   }

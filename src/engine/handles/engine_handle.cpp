@@ -164,7 +164,9 @@ std::size_t Engine::progress() {
   return on(impl_, [&](auto& impl) { return impl.progress(); });
 }
 std::vector<Notification> Engine::notifications(Duration timeout) {
-  return on(impl_, [&](auto& impl) { return impl.services().inbox.collect(timeout); });
+  return on(impl_, [&](auto& impl) {
+    return impl.services().inbox.collect(timeout, [&] { (void)impl.progress(); });
+  });
 }
 std::string Engine::dump() const {
   return on(impl_, [&](auto& impl) { return impl.services().diagnostics.dump(); });

@@ -52,7 +52,8 @@ Status Transfer::wait(Duration timeout) const {
   return on(impl_, [&](auto& impl) { return impl.wait(*state_, timeout); });
 }
 bool Transfer::done() const noexcept {
-  return state_ == nullptr || state_->quiet.load(std::memory_order_acquire);
+  if (state_ == nullptr || state_->quiet.load(std::memory_order_acquire)) return true;
+  return !impl_->forked() && impl_->poll(*state_);
 }
 Status Transfer::status() const {
   if (state_ == nullptr) return {Code::invalid_argument, Scope::request, "no transfer"};
@@ -65,7 +66,8 @@ Status Transfer::cancel() const {
 }
 std::uint64_t Transfer::bytes() const noexcept {
   if (state_ == nullptr) return 0;
-  const bool room = state_->message != nullptr && !state_->message->sends && !done();
+  const bool room = state_->message != nullptr && !state_->message->sends &&
+                    !state_->quiet.load(std::memory_order_acquire);
   return room ? 0 : state_->bytes;
 }
 std::uint64_t Transfer::id() const noexcept { return state_ == nullptr ? 0 : state_->id; }

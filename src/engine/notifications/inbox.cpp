@@ -159,16 +159,20 @@ bool Inbox::request_wake_ups() {
   return silent;
 }
 
-std::vector<Notification> Inbox::collect(Duration timeout) {
+std::vector<Notification> Inbox::collect(Duration timeout, const std::function<void()>& progress) {
   const auto deadline = base::Deadline::in(timeout);
   while (true) {
     const std::uint64_t seen = events_;
+    progress();
     std::vector<Notification> all = collect();
     if (!all.empty() || deadline.passed()) return all;
     const bool silent = request_wake_ups();
     const auto spin = base::Deadline::in(silent ? kPeerSpin : Duration::zero());
-    for (unsigned polls = 1; events_ == seen && !spin.passed(); ++polls)
-      if (polls % kPollsPerYield == 0) std::this_thread::yield();
+    for (unsigned polls = 1; events_ == seen && !spin.passed(); ++polls) {
+      if (polls % kPollsPerYield != 0) continue;
+      progress();
+      std::this_thread::yield();
+    }
     const base::MutexLock lock(mutex_);
     if (closed_) return all;
     if (silent && events_ == seen && base::wait_or_interrupted(event_, mutex_, deadline))

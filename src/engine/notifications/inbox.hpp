@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -51,8 +52,11 @@ class Inbox {
 
   /// Returns all notifications that have come.
   std::vector<Notification> collect() LINKSPAN_EXCLUDES(ring_mutex_, mutex_);
-  /// Does the same, and waits for at least one until the time-out, close() or an interrupt.
-  std::vector<Notification> collect(Duration timeout) LINKSPAN_EXCLUDES(ring_mutex_, mutex_);
+  /// Does the same, and waits for at least one until the time-out, close() or an interrupt. Calls
+  /// `progress` while it polls.
+  std::vector<Notification> collect(
+      Duration timeout, const std::function<void()>& progress = [] {})
+      LINKSPAN_EXCLUDES(ring_mutex_, mutex_);
   void close() LINKSPAN_EXCLUDES(mutex_);  ///< Ends all waits.
 
   /// Counts the notifications received from one peer, until it is removed.

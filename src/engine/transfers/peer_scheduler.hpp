@@ -122,6 +122,8 @@ class PeerScheduler final : private RendezvousHost {
       LINKSPAN_EXCLUDES(mutex_);
   /// Makes progress and returns how many transfers became quiet.
   std::size_t progress(base::Time now) LINKSPAN_EXCLUDES(mutex_);
+  /// Makes progress, unless another thread does.
+  void try_progress(base::Time now) noexcept LINKSPAN_EXCLUDES(mutex_);
   struct Polled {
     transport::PollHint hint;  ///< When progress() has something to do again.
     bool over = false;         ///< The peer is gone and nothing of it is in flight.

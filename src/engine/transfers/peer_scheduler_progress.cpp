@@ -145,6 +145,12 @@ std::size_t PeerScheduler::progress(base::Time now) {
   return advance(now);
 }
 
+void PeerScheduler::try_progress(base::Time now) noexcept {
+  if (!mutex_.try_lock()) return;
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { (void)advance(now); });
+  mutex_.unlock();
+}
+
 /// Makes progress and wakes the threads in wait() if a transfer became quiet.
 std::size_t PeerScheduler::advance(base::Time now) {
   if (!transfers_.empty()) try_step([&]() LINKSPAN_REQUIRES(mutex_) { expire(now); });
