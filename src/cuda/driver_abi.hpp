@@ -17,6 +17,9 @@ struct OpaqueEvent;
 struct OpaqueModule;
 struct OpaqueFunction;
 struct OpaqueMemoryPool;
+struct OpaqueGraph;
+struct OpaqueGraphNode;
+struct OpaqueUserObject;
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
@@ -27,6 +30,10 @@ using CUevent = OpaqueEvent*;
 using CUmodule = OpaqueModule*;
 using CUfunction = OpaqueFunction*;
 using CUmemoryPool = OpaqueMemoryPool*;
+using CUgraph = OpaqueGraph*;
+using CUgraphNode = OpaqueGraphNode*;
+using CUuserObject = OpaqueUserObject*;
+using CUhostFn = void (*)(void* data);
 
 struct CUuuid {
   char bytes[16];
@@ -151,6 +158,8 @@ enum : unsigned {
   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
   CU_MEM_LOCATION_TYPE_DEVICE = 1,
   CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+  CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
+  CU_GRAPH_USER_OBJECT_MOVE = 1,
 };
 
 /// The only symbol that is looked up by name (dlsym "cuGetProcAddress_v2").
@@ -187,6 +196,14 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
   X(cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned flags))                   \
   X(cuStreamGetCtx, 9020, (CUstream stream, CUcontext * context))                                \
   X(cuStreamIsCapturing, 10000, (CUstream stream, CUstreamCaptureStatus * status))               \
+  X(cuStreamGetCaptureInfo, 11030,                                                               \
+    (CUstream stream, CUstreamCaptureStatus * status, std::uint64_t * id, CUgraph * graph,       \
+     const CUgraphNode** dependencies, std::size_t* count))                                      \
+  X(cuUserObjectCreate, 11030,                                                                   \
+    (CUuserObject * object, void* data, CUhostFn destroy, unsigned references, unsigned flags))  \
+  X(cuUserObjectRelease, 11030, (CUuserObject object, unsigned references))                      \
+  X(cuGraphRetainUserObject, 11030,                                                              \
+    (CUgraph graph, CUuserObject object, unsigned references, unsigned flags))                   \
   X(cuStreamWriteValue64, 11070,                                                                 \
     (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned flags))                 \
   X(cuStreamWaitValue64, 11070,                                                                  \

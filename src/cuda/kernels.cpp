@@ -35,6 +35,7 @@ Result<Kernels> Kernels::load(const DeviceScope& scope, std::span<const linkspan
        {std::pair(&kernels.copy_blocks_, "linkspan_copy_blocks"),
         std::pair(&kernels.copy_pages_, "linkspan_copy_pages"),
         std::pair(&kernels.copy_pages_of_pairs_, "linkspan_copy_pages_of_pairs"),
+        std::pair(&kernels.copy_captured_, "linkspan_copy_captured"),
         std::pair(&kernels.resident_, "linkspan_resident"),
         std::pair(&kernels.unpack_, "linkspan_unpack")})
     if (Status status = kernels.touch(*function, name); !status.ok()) return status;

@@ -46,6 +46,7 @@ class Kernels {
         copy_blocks_(other.copy_blocks_),
         copy_pages_(other.copy_pages_),
         copy_pages_of_pairs_(other.copy_pages_of_pairs_),
+        copy_captured_(other.copy_captured_),
         resident_(other.resident_),
         unpack_(other.unpack_) {}
   Kernels(const Kernels&) = delete;
@@ -56,6 +57,7 @@ class Kernels {
   CUfunction copy_blocks() const noexcept { return copy_blocks_; }
   CUfunction copy_pages() const noexcept { return copy_pages_; }
   CUfunction copy_pages_of_pairs() const noexcept { return copy_pages_of_pairs_; }
+  CUfunction copy_captured() const noexcept { return copy_captured_; }
   CUfunction resident() const noexcept { return resident_; }
   CUfunction unpack() const noexcept { return unpack_; }
 
@@ -68,6 +70,7 @@ class Kernels {
   CUcontext context_;
   CUmodule module_;  // null only after a move
   CUfunction copy_blocks_ = nullptr, copy_pages_ = nullptr, copy_pages_of_pairs_ = nullptr;
+  CUfunction copy_captured_ = nullptr;
   CUfunction resident_ = nullptr, unpack_ = nullptr;
 };
 

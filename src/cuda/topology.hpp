@@ -56,6 +56,9 @@ class Device {
   CUfunction copy_pages_of_pairs() const noexcept {
     return kernels_ ? kernels_->copy_pages_of_pairs() : nullptr;
   }
+  CUfunction copy_captured() const noexcept {
+    return kernels_ ? kernels_->copy_captured() : nullptr;
+  }
   CUfunction resident() const noexcept { return kernels_ ? kernels_->resident() : nullptr; }
   CUfunction unpack() const noexcept { return kernels_ ? kernels_->unpack() : nullptr; }
   const Status& kernels() const noexcept { return kernels_status_; }

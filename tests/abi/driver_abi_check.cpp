@@ -102,6 +102,8 @@ LINKSPAN_SAME(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
 LINKSPAN_SAME(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 LINKSPAN_SAME(CU_MEM_LOCATION_TYPE_DEVICE)
 LINKSPAN_SAME(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+LINKSPAN_SAME(CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+LINKSPAN_SAME(CU_GRAPH_USER_OBJECT_MOVE)
 #undef LINKSPAN_SAME
 
 /// NVIDIA's type in our words. What is not listed is the same type in both, or the check fails.
@@ -137,6 +139,8 @@ LINKSPAN_OPAQUE(::CUevent_st, OpaqueEvent)
 LINKSPAN_OPAQUE(::CUmod_st, OpaqueModule)
 LINKSPAN_OPAQUE(::CUfunc_st, OpaqueFunction)
 LINKSPAN_OPAQUE(::CUgraph_st, OpaqueGraph)
+LINKSPAN_OPAQUE(::CUgraphNode_st, OpaqueGraphNode)
+LINKSPAN_OPAQUE(::CUuserObject_st, OpaqueUserObject)
 LINKSPAN_OPAQUE(::CUgraphExec_st, OpaqueGraphExec)
 LINKSPAN_OPAQUE(::CUmemPoolHandle_st, OpaqueMemoryPool)
 LINKSPAN_TYPE(::CUmemAllocationProp, CUmemAllocationProp)

@@ -182,5 +182,34 @@ TEST_F(Capture, WhetherAStreamCapturesCanBeAskedByAnyThread) {
   EXPECT_EQ(end(), CUDA_SUCCESS);
 }
 
+TEST_F(Capture, AUserObjectEndsAfterTheLastExecutableAndItsLaunches) {
+  begin();
+  CUstreamCaptureStatus now{};
+  CUgraph capturing_graph = nullptr, made = nullptr;
+  ASSERT_EQ(
+      cu->cuStreamGetCaptureInfo(capturing, &now, nullptr, &capturing_graph, nullptr, nullptr),
+      CUDA_SUCCESS);
+  ASSERT_EQ(now, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  std::atomic<bool> ended{false};
+  CUuserObject object = nullptr;
+  ASSERT_EQ(cu->cuUserObjectCreate(
+                &object, &ended, [](void* data) { *static_cast<std::atomic<bool>*>(data) = true; },
+                1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cu->cuGraphRetainUserObject(capturing_graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE),
+            CUDA_SUCCESS);
+  ASSERT_EQ(graph.cuStreamEndCapture(capturing, &made), CUDA_SUCCESS);
+  CUgraphExec executable = nullptr;
+  ASSERT_EQ(graph.cuGraphInstantiateWithFlags(&executable, made, 0), CUDA_SUCCESS);
+  EXPECT_EQ(graph.cuGraphDestroy(made), CUDA_SUCCESS);
+  EXPECT_TRUE(stays_false([&] { return ended.load(); })) << "its executable exists";
+  hold(other, 5);
+  EXPECT_EQ(graph.cuGraphLaunch(executable, other), CUDA_SUCCESS);
+  EXPECT_EQ(graph.cuGraphExecDestroy(executable), CUDA_SUCCESS);
+  EXPECT_TRUE(stays_false([&] { return ended.load(); })) << "its launch has not run";
+  release(5);
+  EXPECT_TRUE(eventually([&] { return ended.load(); }));
+}
+
 }  // namespace capture_test
 }  // namespace linkspan::test

@@ -99,6 +99,20 @@ TEST_F(Ptx, TheCopyKernelFencesNothing) {
   }
 }
 
+TEST_F(Ptx, TheCapturedKernelFencesAroundItsGateAndReleasesItsCount) {
+  ASSERT_TRUE(kernels.contains("linkspan_copy_captured"));
+  const Lines& lines = kernels.at("linkspan_copy_captured");
+  // After `entered`, before `left`, and between `left` and the count.
+  std::string order;
+  for (const std::string& line : lines)
+    for (const char* text : {"fence.sc.sys", "atom.relaxed.sys.global.add.u64",
+                             "red.release.sys.global.add.u64", "bar.sync"})
+      if (line.starts_with(text)) order += std::string(text).substr(0, 1);
+  EXPECT_TRUE(order.starts_with("afb")) << order;
+  EXPECT_TRUE(order.ends_with("bfafr")) << order;
+  EXPECT_EQ(with(lines, "ld.relaxed.sys.global.u32").size(), with(lines, "ld.relaxed").size());
+}
+
 TEST_F(Ptx, TheResidentKernelFencesOnceBeforeAndOnceBehindACommand) {
   ASSERT_TRUE(kernels.contains("linkspan_resident"));
   const Lines& lines = kernels.at("linkspan_resident");
@@ -108,8 +122,9 @@ TEST_F(Ptx, TheResidentKernelFencesOnceBeforeAndOnceBehindACommand) {
 }
 
 TEST_F(Ptx, CongruentPiecesMove16BytesALane) {
-  for (const char* kernel : {"linkspan_copy_blocks", "linkspan_copy_pages",
-                             "linkspan_copy_pages_of_pairs", "linkspan_resident"}) {
+  for (const char* kernel :
+       {"linkspan_copy_blocks", "linkspan_copy_pages", "linkspan_copy_pages_of_pairs",
+        "linkspan_copy_captured", "linkspan_resident"}) {
     ASSERT_TRUE(kernels.contains(kernel));
     const Lines& lines = kernels.at(kernel);
     EXPECT_GE(with(lines, "ld.v4.u32").size(), 8u) << kernel;  // 8 in flight

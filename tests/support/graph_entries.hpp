@@ -1,7 +1,7 @@
 // tests/support/graph_entries.hpp - entries of the driver that only tests call: capturing a CUDA
 // graph, as PyTorch does beside us.
 //
-// The library never captures, so these are no part of its table (cuda/driver_abi.hpp).
+// The library begins no capture, so these are no part of its table (cuda/driver_abi.hpp).
 // tests/abi/driver_abi_check.cpp holds them against cuda.h too.
 // Threads: any thread.
 #pragma once
@@ -9,9 +9,7 @@
 #include "tests/support/driver_entries.hpp"
 
 namespace linkspan::cuda {
-struct OpaqueGraph;
 struct OpaqueGraphExec;
-using CUgraph = OpaqueGraph*;
 using CUgraphExec = OpaqueGraphExec*;
 inline constexpr CUresult CUDA_ERROR_STREAM_CAPTURE_UNJOINED{904};
 inline constexpr CUresult CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD{908};

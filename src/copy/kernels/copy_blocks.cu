@@ -27,7 +27,7 @@
 //   Launch     512 threads, any number of CTAs. Every loop ends with the list.
 // Built by NVRTC 12.8 for sm_80, 90, 100 and PTX; no header of CUDA is included.
 
-#include "copy/kernels/copy_piece.cuh"
+#include "copy/kernels/copy_list.cuh"
 
 /// Page i goes from `from` + from_index[i] * page_bytes to `to` + to_index[i] * page_bytes, in
 /// `parts` parts of part_bytes each, the last of what is left. count * parts is below 2^32, count
@@ -71,14 +71,7 @@ struct SeveralPairs {
   __device__ unsigned long long from(unsigned pair) const { return all.at[pair].from; }
 };
 
-constexpr unsigned kStaged = 512;  // pieces of a CTA in shared memory, 12 KiB
 constexpr unsigned kLeaves = ~0u;  // no part of a page: count is not 0
-
-__device__ unsigned load_flag(const unsigned* flag) {
-  unsigned value;
-  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
 
 /// Matches the host's RefusedPage.
 __device__ void refuse(unsigned long long* refused, unsigned page, unsigned to, unsigned from,
@@ -94,32 +87,7 @@ __device__ void refuse(unsigned long long* refused, unsigned page, unsigned to, 
 extern "C" __global__ void __launch_bounds__(kThreads, 2)
     linkspan_copy_blocks(const LinkspanPiece* list, unsigned count, const unsigned* abort,
                          unsigned* aborted) {
-  __shared__ LinkspanPiece staged[kStaged];
-  const unsigned lane = threadIdx.x % kWarp;
-  const unsigned warp = threadIdx.x / kWarp;
-  // Runs of equal length go round the CTAs; a short list still reaches all of them.
-  const unsigned share = count / gridDim.x + (count % gridDim.x != 0);
-  const unsigned run = share < kStaged ? share : kStaged;
-
-  unsigned stop = lane == 0 ? load_flag(abort) : 0;
-  for (unsigned long long first = static_cast<unsigned long long>(blockIdx.x) * run; first < count;
-       first += static_cast<unsigned long long>(gridDim.x) * run) {
-    const auto left = static_cast<unsigned>(count - first);
-    const unsigned length = left < run ? left : run;
-    const auto* source = reinterpret_cast<const unsigned long long*>(list + first);
-    auto* target = reinterpret_cast<unsigned long long*>(staged);
-    for (unsigned i = threadIdx.x; i < 3 * length; i += kThreads) target[i] = source[i];
-    __syncthreads();
-    for (unsigned i = warp; i < length; i += kThreads / kWarp) {
-      if (__shfl_sync(~0u, stop, 0) != 0) {
-        if (lane == 0) *aborted = 1;
-        break;
-      }
-      if (lane == 0) stop = load_flag(abort);
-      copy_piece(staged[i], lane);
-    }
-    __syncthreads();  // before the next run takes the place of this one
-  }
+  if (copy_list(list, count, abort) && threadIdx.x % kWarp == 0) *aborted = 1;
 }
 
 namespace {

@@ -136,7 +136,9 @@ struct Lifetime {
   Lifetime(const Lifetime&) = delete;
   Lifetime& operator=(const Lifetime&) = delete;
   ~Lifetime() {
-    if (!world().forked) end_streams();
+    if (world().forked) return;
+    end_streams();
+    end_user_objects();
   }
 };
 const Lifetime kLifetime;

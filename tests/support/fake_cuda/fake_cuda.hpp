@@ -155,6 +155,8 @@ struct Entry {
   bool counts() const { return work || until; }  // for the depth
 };
 
+struct Graph;
+
 /// A graph in the making: the entries of its streams, which do not run.
 struct Capture {
   const Stream* origin;
@@ -162,6 +164,7 @@ struct Capture {
   std::thread::id thread;  // that began it
   bool valid = true;
   std::vector<Entry> entries;
+  std::shared_ptr<Graph> graph;  // gets the entries at the end; has user objects before
 };
 
 struct Stream {
@@ -301,5 +304,7 @@ void retire(std::unique_ptr<Stream> stream);
 
 /// Joins all streams' threads; what is queued does not run. At exit.
 void end_streams();
+/// Joins the thread that calls destructors of user objects, likewise.
+void end_user_objects();
 
 }  // namespace linkspan::cuda::fake

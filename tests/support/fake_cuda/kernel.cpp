@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -125,6 +126,41 @@ CUresult copy_pages_of_pairs(const Device& device, const Parameters& parameters)
   return copy_pages_of(device, parameters, std::span(pairs).first(count));
 }
 
+/// Simulates kernels/copy_captured.cu, all CTAs as one.
+CUresult copy_captured(const Device& device, const Parameters& parameters) {
+  struct Gate {
+    std::uint32_t closed, unused, skipped, unused_too;
+    std::uint64_t left, entered;
+  };
+  struct Counts {
+    std::uint64_t completed, refused;
+  };
+  struct Captured {
+    std::uint64_t list, gate, counts;
+    std::uint32_t count, ctas;
+  } p;
+  std::memcpy(&p, parameters[0].data(), sizeof p);
+  const auto gate_memory = access(device, p.gate, sizeof(Gate));
+  const auto counts_memory = access(device, p.counts, sizeof(Counts));
+  const auto list = access(device, p.list, std::max<std::uint64_t>(p.count, 1) * sizeof(Piece));
+  if (!gate_memory || !counts_memory || !list) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  Gate& gate = *reinterpret_cast<Gate*>(gate_memory->view);
+  Counts& counts = *reinterpret_cast<Counts*>(counts_memory->view);
+  const std::atomic_ref skipped(gate.skipped);
+  std::atomic_ref(gate.entered).fetch_add(p.ctas);
+  if (std::atomic_ref(gate.closed).load() != 0) skipped.store(1);
+  const auto piece_of = [&list](std::uint64_t i) {
+    Piece piece;
+    std::memcpy(&piece, list->view + i * sizeof piece, sizeof piece);
+    return piece;
+  };
+  const CUresult r = copy_all(device, p.count, piece_of, p.gate, p.gate + offsetof(Gate, skipped));
+  if (r != CUDA_SUCCESS) return r;
+  std::atomic_ref(gate.left).fetch_add(p.ctas);
+  std::atomic_ref(skipped.load() != 0 ? counts.refused : counts.completed).fetch_add(1);
+  return CUDA_SUCCESS;
+}
+
 /// Simulates kernels/unpack.cu. The real kernel does not order two overlapping entries; here the
 /// later one wins.
 CUresult unpack(const Device& device, const Parameters& parameters) {
@@ -223,6 +259,7 @@ const std::array kKernels{
     Kernel{.name = "linkspan_copy_pages_of_pairs",
            .parameter_bytes = {3912, 8, 8, 8},
            .run = copy_pages_of_pairs},
+    Kernel{.name = "linkspan_copy_captured", .parameter_bytes = {32}, .run = copy_captured},
     Kernel{.name = "linkspan_resident", .parameter_bytes = {64}, .run = resident},
     Kernel{.name = "linkspan_unpack", .parameter_bytes = {272}, .run = unpack},
     Kernel{.name = kHostCode, .parameter_bytes = {8, 8}, .run = host_code}};

@@ -1,0 +1,83 @@
+// copy/kernels/copy_captured.cu - the node of a CUDA graph that a captured post is: copies a list
+// of pieces, unless its gate is closed, and counts the launch.
+//
+// The list and the gate lie in the GPU's memory, because each launch reads them again. The counts
+// lie in mapped host memory, where the CPU reads them without a call.
+//
+// MEMORY MODEL
+//   Guarantee  a launch that is counted in `completed` has copied every piece before, visible to a
+//              reader of the count that acquires, at system scope: to this CPU, and through a
+//              message of this CPU's to the peer (fact:
+//              Ptx.TheCapturedKernelFencesAroundItsGateAndReleasesItsCount).
+//   Gate       each CTA adds one to `entered`, fences, and reads `closed` then; when it copies no
+//              more it fences and adds one to `left`. Who closes the gate writes `closed`, then
+//              reads `left` and after it `entered`. If they are equal, no CTA that found the gate
+//              open still runs, and none will find it open. `closed` is never reset.
+//   Refusal    a CTA that leaves a piece out sets `skipped`, and so does each that finds the gate
+//              closed. The last CTA of a launch counts it as completed or as refused.
+//   Overlap    launches of one graph executable never overlap. Those of two may; then the counts
+//              are right once both have ended.
+//   Payload    as copy_blocks.cu.
+//   Launch     512 threads, `ctas` CTAs.
+#include "copy/kernels/copy_list.cuh"
+
+/// Matches the host's CapturedGate, in the GPU's memory.
+struct LinkspanCapturedGate {
+  unsigned closed, unused;  // written as one word of 8 bytes
+  unsigned skipped, unused_too;
+  unsigned long long left, entered;
+};
+
+/// Matches the host's CapturedCounts, in mapped host memory. Only this GPU adds to it, so that no
+/// atomics over PCIe are needed.
+struct LinkspanCapturedCounts {
+  unsigned long long completed, refused;
+};
+
+struct LinkspanCaptured {
+  const LinkspanPiece* list;
+  LinkspanCapturedGate* gate;
+  LinkspanCapturedCounts* counts;
+  unsigned count, ctas;
+};
+
+namespace {
+
+__device__ void fence() { asm volatile("fence.sc.sys;" ::: "memory"); }
+
+__device__ unsigned long long add_one(unsigned long long* word) {
+  unsigned long long before;
+  asm volatile("atom.relaxed.sys.global.add.u64 %0, [%1], 1;"
+               : "=l"(before)
+               : "l"(word)
+               : "memory");
+  return before + 1;
+}
+
+__device__ void release_one(unsigned long long* count) {
+  asm volatile("red.release.sys.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
+}
+
+__device__ void set(unsigned* flag) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
+    linkspan_copy_captured(LinkspanCaptured p) {
+  if (threadIdx.x == 0) {
+    add_one(&p.gate->entered);
+    fence();
+    if (load_flag(&p.gate->closed) != 0) set(&p.gate->skipped);
+  }
+  __syncthreads();  // no warp reads the gate before
+  if (copy_list(p.list, p.count, &p.gate->closed) && threadIdx.x % kWarp == 0)
+    set(&p.gate->skipped);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  fence();
+  if (add_one(&p.gate->left) % p.ctas != 0) return;
+  fence();  // the other CTAs' pieces, and `skipped`, are visible from here on
+  release_one(load_flag(&p.gate->skipped) != 0 ? &p.counts->refused : &p.counts->completed);
+}
