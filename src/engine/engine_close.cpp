@@ -52,6 +52,9 @@ Status EngineImpl::close(Duration timeout) {
   if (InterruptCheck::has_ended()) return base::interrupted();
   services_.windows.end(std::nullopt, engine_closed());
   if (!finished.ok()) return finished;
+  if (Status status = services_.captures.finish(std::nullopt, engine_closed(), deadline);
+      !status.ok())
+    return status;
   services_.peers.close(engine_closed());
   context_->progress->wake();
   if (!await(CloseBlocker::transfers, deadline)) {
@@ -96,9 +99,13 @@ Status EngineImpl::close(std::uint64_t peer, Duration timeout) {
                : Status(Code::pending, Scope::peer, "peer " + std::to_string(peer) + " " + what);
   };
   const auto found = services_.peers.find(peer);
-  if (found == nullptr || !found->close()) return {};
+  if (found == nullptr) return {};
   const Status why(Code::canceled, Scope::peer,
                    "this side has closed peer " + std::to_string(peer));
+  // Before the peer is closed, because their notifications still go to it.
+  if (Status status = services_.captures.finish(peer, why, deadline); !status.ok()) return status;
+  if (!found->close()) return {};
+  services_.captures.end(peer, why);  // one that began meanwhile
   services_.windows.end(peer, why);
   services_.imports.end_lookups(peer, why);
   services_.directory.forget_peer(peer);

@@ -31,7 +31,8 @@ class EngineContext {
   const base::Log log;
   const std::shared_ptr<base::LogQueue> log_queue;  // also log's; null: lines go to stderr
   control::Identity identity;
-  std::unique_ptr<cuda::Topology> topology;  // null: no_gpu says why
+  // Null: no_gpu says why. Also that of captured posts whose graphs outlive the Engine.
+  std::shared_ptr<cuda::Topology> topology;
   Status no_gpu;
   std::unique_ptr<memory::Registry> registry;
   Transports transports;

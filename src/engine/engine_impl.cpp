@@ -54,8 +54,9 @@ transport::PollHint EngineImpl::poll() {
   // thread keeps polling around that time.
   if (peers.for_peer && (peers.when == When::now || peers.at - now < kBeforeCompletion))
     control_->stay_awake(kControlAwake);
-  return transport::earlier(transport::earlier(peers, services_.windows.serve()),
-                            calls_.expire(now));
+  const transport::PollHint of_kernels =
+      transport::earlier(services_.windows.serve(), services_.captures.serve());
+  return transport::earlier(transport::earlier(peers, of_kernels), calls_.expire(now));
 }
 
 Status EngineImpl::notify(std::uint64_t peer, std::span<const std::byte> message) {

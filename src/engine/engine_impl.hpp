@@ -36,7 +36,10 @@ class EngineImpl final : public std::enable_shared_from_this<EngineImpl> {
   Status cancel(TransferState& transfer);
   Status attach_completion_queue(TransferState& transfer,
                                  std::shared_ptr<CompletionQueueState> queue, std::uint64_t cookie);
-  std::size_t progress() { return services_.peers.progress(base::Clock::steady().now()); }
+  std::size_t progress() {
+    (void)services_.captures.serve();
+    return services_.peers.progress(base::Clock::steady().now());
+  }
   // engine_close.cpp
   Status close(Duration timeout);
   Status close(std::uint64_t peer, Duration timeout);

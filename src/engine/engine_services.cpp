@@ -8,7 +8,8 @@ EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& co
       buffers(*context.registry, context.topology.get(), context.transports),
       streams(context.topology.get()),
       submission(engine, context, streams, peers),
-      registrations(context, streams, peers, submission.pairs()),
+      captures(context, streams, peers),
+      registrations(context, streams, peers, submission.pairs(), captures),
       directory(*context.registry, peers),
       imports(context, streams, peers, submission.pairs()),
       messages(context, buffers, streams, peers, imports, submission),
@@ -26,12 +27,14 @@ EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& co
                    .inbox = inbox,
                    .windows = windows,
                    .pairs = submission.pairs(),
+                   .captures = captures,
                    .closed = closed}) {}
 
 void EngineServices::on_disconnected(control::Session& session) {
   const std::uint64_t peer = session.id();
   manager.on_disconnected(session);
   windows.end(peer, not_connected(peer));
+  captures.end(peer, not_connected(peer));
   directory.forget_peer(peer);
   imports.end_lookups(peer, {Code::disconnected, Scope::peer, session.failure().what()});
 }

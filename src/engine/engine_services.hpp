@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/captures/capture_service.hpp"
 #include "engine/diagnostics/diagnostics.hpp"
 #include "engine/directory/import_service.hpp"
 #include "engine/directory/region_directory.hpp"
@@ -35,6 +36,7 @@ class EngineServices final : public control::SessionEvents {
   UnregisteredBuffers buffers;
   StreamOrders streams;
   Submission submission;
+  CaptureService captures;
   RegistrationService registrations;
   RegionDirectory directory;
   ImportService imports;

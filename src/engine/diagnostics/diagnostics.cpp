@@ -49,7 +49,7 @@ std::string Diagnostics::dump() const {
   const auto [regions, count] = uses_.context.registry->list(Listing::kMax);
   for (std::size_t i = 0; i < count; ++i)
     if (listed.room()) text += line_of(regions[i]);
-  return text + listed.more() + uses_.windows.dump();
+  return text + listed.more() + uses_.windows.dump() + uses_.captures.dump();
 }
 
 /// Describes the oldest transfers of all peers.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "control/control_plane.hpp"
+#include "engine/captures/capture_service.hpp"
 #include "engine/notifications/inbox.hpp"
 #include "engine/peers/peer_manager.hpp"
 #include "engine/transfers/region_pairs.hpp"
@@ -25,12 +26,13 @@ class Diagnostics {
     const Inbox& inbox;
     WindowService& windows;
     RegionPairsCache& pairs;
+    CaptureService& captures;
     const std::atomic<bool>& closed;
   };
   explicit Diagnostics(const DiagnosticSources& uses) : uses_(uses) {}
 
-  /// Describes the Engine, its peers, transfers, regions and windows; at most Listing::kMax of
-  /// each.
+  /// Describes the Engine, its peers, transfers, regions, windows and captured posts; at most
+  /// Listing::kMax of each.
   std::string dump() const;
   /// Returns the text exposition format of Prometheus.
   std::string metrics() const;

@@ -43,6 +43,33 @@ Result<Transfer> Prepared::post_pairs(std::span<const std::uint32_t> indices,
   return handle_of<Transfer>(
       impl_, [&](auto& its) { return its.submission.post_pairs(state_, indices, options); });
 }
+Result<CapturedTransfer> Prepared::capture(const StreamOrder& stream,
+                                           const CaptureOptions& options) const {
+  return handle_of<CapturedTransfer>(
+      impl_, [&](auto& its) { return its.captures.capture(*state_, stream, options); });
+}
+
+CapturedTransfer::CapturedTransfer(std::shared_ptr<engine::EngineImpl> impl,
+                                   std::shared_ptr<engine::CapturedState> state)
+    : impl_(std::move(impl)), state_(std::move(state)) {}
+std::uint64_t CapturedTransfer::bytes() const noexcept {
+  return state_ == nullptr ? 0 : state_->bytes;
+}
+std::uint64_t CapturedTransfer::completed() const noexcept {
+  return state_ == nullptr || impl_->forked() ? 0 : state_->copy->completed();
+}
+std::uint64_t CapturedTransfer::refused() const noexcept {
+  return state_ == nullptr || impl_->forked() ? 0 : state_->copy->refused();
+}
+Status CapturedTransfer::wait(std::uint64_t n, Duration timeout) const {
+  return on(impl_, [&](auto& impl) { return impl.services().captures.wait(*state_, n, timeout); });
+}
+Status CapturedTransfer::status() const {
+  return on(impl_, [&](auto& impl) { return impl.services().captures.status(*state_); });
+}
+Status CapturedTransfer::close(Duration timeout) const {
+  return on(impl_, [&](auto& impl) { return impl.services().captures.close(*state_, timeout); });
+}
 
 Transfer::Transfer(std::shared_ptr<engine::EngineImpl> impl,
                    std::shared_ptr<engine::TransferState> state)

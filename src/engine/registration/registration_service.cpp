@@ -67,6 +67,7 @@ Status RegistrationService::end(const Region& region, Duration timeout, bool imm
   for (bool first = true;; first = false) {
     if (poll.due_and_interrupted()) return base::interrupted();
     const std::uint64_t seen = peers_.changes();
+    captures_.end_on(registration);
     Status status = retract_everywhere(context_.transports, registration.region(), immediately);
     // The user frees the memory next, so the unpinning cannot be deferred
     // (cuda/deferred_destroyer.hpp).

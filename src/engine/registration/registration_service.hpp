@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/mutex.hpp"
+#include "engine/captures/capture_service.hpp"
 #include "engine/engine_context.hpp"
 #include "engine/peers/peer_table.hpp"
 #include "engine/transfers/region_pairs.hpp"
@@ -24,8 +25,12 @@ class RegistrationService {
 
   /// The arguments outlive this object.
   RegistrationService(const EngineContext& context, StreamOrders& streams, PeerTable& peers,
-                      RegionPairsCache& pairs)
-      : context_(context), streams_(streams), peers_(peers), pairs_(pairs) {}
+                      RegionPairsCache& pairs, CaptureService& captures)
+      : context_(context),
+        streams_(streams),
+        peers_(peers),
+        pairs_(pairs),
+        captures_(captures) {}
 
   Registered add(void* pointer, std::uint64_t bytes, const RegionOptions& options)
       LINKSPAN_EXCLUDES(mutex_);
@@ -35,7 +40,8 @@ class RegistrationService {
   /// step of end().
   Status unpublish(const Region& region) LINKSPAN_EXCLUDES(mutex_);
   /// Ends a registration, once no peer and no transfer uses it. `immediately` cancels transfers on
-  /// it, and makes peers unmap it. busy: it is still used at the time-out.
+  /// it, and makes peers unmap it. Captured posts on it end in any case. busy: it is still used at
+  /// the time-out.
   Status end(const Region& region, Duration timeout, bool immediately) LINKSPAN_EXCLUDES(mutex_);
 
   /// Returns null if the region is being deregistered.
@@ -56,6 +62,7 @@ class RegistrationService {
   StreamOrders& streams_;
   PeerTable& peers_;
   RegionPairsCache& pairs_;
+  CaptureService& captures_;
   mutable base::Mutex mutex_;
   // Keys of each region that the user registered, by serial; shared with threads that send them.
   std::map<std::uint64_t, std::shared_ptr<const Keys>> keys_ LINKSPAN_GUARDED_BY(mutex_);

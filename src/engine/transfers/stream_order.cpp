@@ -21,10 +21,10 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
   const Result<bool> captures = cuda::is_capturing(scope, stream.handle);
   if (!captures.ok()) return captures.status();
   if (!*captures) return {};
-  return refused_order(
-      Code::unsupported,
-      "the stream records a CUDA graph: a transfer cannot be captured, submit it before "
-      "or after");
+  return refused_order(Code::unsupported,
+                       "the stream records a CUDA graph: Prepared::capture() makes a prepared "
+                       "transfer a part of it; "
+                       "submit others before or after");
 }
 
 }  // namespace

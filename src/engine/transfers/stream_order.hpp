@@ -105,8 +105,11 @@ class StreamOrders {
   Result<ResolvedStreams> resolve(const StreamOrder& after, const StreamOrder& release,
                                   const GpuUuid& gpu) LINKSPAN_EXCLUDES(mutex_);
 
- private:
+  /// Finds a stream of the user. `gpu` is the default if the order names no GPU. Errors as
+  /// resolve().
   Result<UserStream> find(const StreamOrder& order, const GpuUuid& gpu) const;
+
+ private:
   Result<std::shared_ptr<StreamBlockerPool>> blocker_pool(const cuda::Device& device)
       LINKSPAN_EXCLUDES(mutex_);
 
