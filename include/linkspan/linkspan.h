@@ -4,7 +4,8 @@
  *   if (linkspan_engine_open(NULL, &engine) != LINKSPAN_OK) puts(linkspan_last_error());
  *
  * Each function is documented at the C++ member of the same name in linkspan/{engine,peer,region,
- * transfer,prepared,descriptor,future,completion_queue}.hpp. This header adds the conventions of C:
+ * transfer,prepared,captured_transfer,descriptor,future,completion_queue}.hpp. This header adds the
+ * conventions of C:
  *
  * - The name of a function begins with the type of its first argument: linkspan_peer_send() is
  *   Peer::send(). C adds a suffix where C++ has an overload, as in linkspan_engine_publish_set().
@@ -87,6 +88,7 @@ typedef struct linkspan_region linkspan_region;               /* memory of this 
 typedef struct linkspan_remote_region linkspan_remote_region; /* memory of a peer */
 typedef struct linkspan_region_set linkspan_region_set;       /* one version of a peer's set */
 typedef struct linkspan_prepared linkspan_prepared;
+typedef struct linkspan_captured_transfer linkspan_captured_transfer; /* in a CUDA graph */
 typedef struct linkspan_transfer linkspan_transfer;
 typedef struct linkspan_future linkspan_future; /* the result of a call that returned at once */
 typedef struct linkspan_completion_queue linkspan_completion_queue;
@@ -99,6 +101,7 @@ LINKSPAN_C_API void linkspan_region_free(linkspan_region* region);
 LINKSPAN_C_API void linkspan_remote_region_free(linkspan_remote_region* region);
 LINKSPAN_C_API void linkspan_region_set_free(linkspan_region_set* set);
 LINKSPAN_C_API void linkspan_prepared_free(linkspan_prepared* prepared);
+LINKSPAN_C_API void linkspan_captured_transfer_free(linkspan_captured_transfer* captured);
 LINKSPAN_C_API void linkspan_transfer_free(linkspan_transfer* transfer);
 LINKSPAN_C_API void linkspan_future_free(linkspan_future* future); /* the call goes on */
 LINKSPAN_C_API void linkspan_completion_queue_free(linkspan_completion_queue* queue);
@@ -414,6 +417,35 @@ LINKSPAN_C_API int linkspan_prepared_post_pairs(const linkspan_prepared* prepare
                                                 const uint32_t* indices, size_t count,
                                                 const linkspan_transfer_options* options,
                                                 linkspan_transfer** transfer);
+
+typedef struct linkspan_capture_options {
+  size_t size;
+  const void* notification; /* `notification_bytes` bytes, after the data of each launch */
+  size_t notification_bytes;
+  int32_t copy_ctas; /* -1: the Engine's */
+  int32_t reserved;  /* 0 */
+} linkspan_capture_options;
+
+/* Makes it a node of the CUDA graph that `stream` captures; each launch of the graph moves it. */
+LINKSPAN_C_API int linkspan_prepared_capture(const linkspan_prepared* prepared,
+                                             const linkspan_stream* stream,
+                                             const linkspan_capture_options* options,
+                                             linkspan_captured_transfer** captured);
+LINKSPAN_C_API uint64_t
+linkspan_captured_transfer_bytes(const linkspan_captured_transfer* captured);
+/* How many launches have completed, and how many were refused after the end. */
+LINKSPAN_C_API uint64_t
+linkspan_captured_transfer_completed(const linkspan_captured_transfer* captured);
+LINKSPAN_C_API uint64_t
+linkspan_captured_transfer_refused(const linkspan_captured_transfer* captured);
+/* LINKSPAN_PENDING: fewer than `n` launches have completed at the timeout. */
+LINKSPAN_C_API int linkspan_captured_transfer_wait(const linkspan_captured_transfer* captured,
+                                                   uint64_t n, int64_t timeout);
+LINKSPAN_C_API int linkspan_captured_transfer_status(const linkspan_captured_transfer* captured);
+/* LINKSPAN_PENDING: a launch still copies at the timeout; call again. */
+LINKSPAN_C_API int linkspan_captured_transfer_close(const linkspan_captured_transfer* captured,
+                                                    int64_t timeout);
+
 LINKSPAN_C_API int linkspan_peer_send(const linkspan_peer* peer, uint64_t tag, const void* data,
                                       uint64_t bytes, const linkspan_transfer_options* options,
                                       linkspan_transfer** transfer);
@@ -536,6 +568,9 @@ LINKSPAN_C_API const char* linkspan_explanation_refused_reason(
 
 #define LINKSPAN_TRANSFER_OPTIONS_INIT \
   { .size = sizeof(linkspan_transfer_options), .copy_ctas = -1 }
+
+#define LINKSPAN_CAPTURE_OPTIONS_INIT \
+  { .size = sizeof(linkspan_capture_options), .copy_ctas = -1 }
 
 /* NOLINTEND(readability-identifier-naming) */
 

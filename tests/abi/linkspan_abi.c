@@ -21,6 +21,7 @@ PIN_CALL(linkspan_region_free, void, (linkspan_region*));
 PIN_CALL(linkspan_remote_region_free, void, (linkspan_remote_region*));
 PIN_CALL(linkspan_region_set_free, void, (linkspan_region_set*));
 PIN_CALL(linkspan_prepared_free, void, (linkspan_prepared*));
+PIN_CALL(linkspan_captured_transfer_free, void, (linkspan_captured_transfer*));
 PIN_CALL(linkspan_transfer_free, void, (linkspan_transfer*));
 PIN_CALL(linkspan_completion_queue_free, void, (linkspan_completion_queue*));
 PIN_CALL(linkspan_notifications_free, void, (linkspan_notifications*));
@@ -103,6 +104,16 @@ PIN_CALL(linkspan_prepared_post_some, int,
 PIN_CALL(linkspan_prepared_post_pairs, int,
          (const linkspan_prepared*, const uint32_t*, size_t, const linkspan_transfer_options*,
           linkspan_transfer**));
+PIN_CALL(linkspan_prepared_capture, int,
+         (const linkspan_prepared*, const linkspan_stream*, const linkspan_capture_options*,
+          linkspan_captured_transfer**));
+PIN_CALL(linkspan_captured_transfer_bytes, uint64_t, (const linkspan_captured_transfer*));
+PIN_CALL(linkspan_captured_transfer_completed, uint64_t, (const linkspan_captured_transfer*));
+PIN_CALL(linkspan_captured_transfer_refused, uint64_t, (const linkspan_captured_transfer*));
+PIN_CALL(linkspan_captured_transfer_wait, int,
+         (const linkspan_captured_transfer*, uint64_t, int64_t));
+PIN_CALL(linkspan_captured_transfer_status, int, (const linkspan_captured_transfer*));
+PIN_CALL(linkspan_captured_transfer_close, int, (const linkspan_captured_transfer*, int64_t));
 PIN_CALL(linkspan_peer_send, int,
          (const linkspan_peer*, uint64_t, const void*, uint64_t, const linkspan_transfer_options*,
           linkspan_transfer**));
@@ -257,6 +268,11 @@ PIN(sizeof(linkspan_stream) == 32);
 PIN(offsetof(linkspan_stream, gpu) == 4);
 PIN(offsetof(linkspan_stream, handle) == 24);
 
+PIN(sizeof(linkspan_capture_options) == 32);
+PIN(offsetof(linkspan_capture_options, notification) == 8);
+PIN(offsetof(linkspan_capture_options, notification_bytes) == 16);
+PIN(offsetof(linkspan_capture_options, copy_ctas) == 24);
+PIN(offsetof(linkspan_capture_options, reserved) == 28);
 PIN(sizeof(linkspan_transfer_options) == 120);
 PIN(offsetof(linkspan_transfer_options, deadline) == 8);
 PIN(offsetof(linkspan_transfer_options, notification) == 16);
@@ -274,11 +290,13 @@ extern const linkspan_engine_options pinned_engine_options;
 extern const linkspan_connect_options pinned_connect_options;
 extern const linkspan_region_options pinned_region_options;
 extern const linkspan_transfer_options pinned_transfer_options;
+extern const linkspan_capture_options pinned_capture_options;
 extern const linkspan_strides pinned_strides;
 extern const linkspan_shape pinned_shape;
 const linkspan_engine_options pinned_engine_options = LINKSPAN_ENGINE_OPTIONS_INIT;
 const linkspan_connect_options pinned_connect_options = LINKSPAN_CONNECT_OPTIONS_INIT;
 const linkspan_region_options pinned_region_options = LINKSPAN_REGION_OPTIONS_INIT;
 const linkspan_transfer_options pinned_transfer_options = LINKSPAN_TRANSFER_OPTIONS_INIT;
+const linkspan_capture_options pinned_capture_options = LINKSPAN_CAPTURE_OPTIONS_INIT;
 const linkspan_strides pinned_strides = LINKSPAN_STRIDES_INIT;
 const linkspan_shape pinned_shape = LINKSPAN_SHAPE_INIT;

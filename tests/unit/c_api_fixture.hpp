@@ -42,6 +42,7 @@ using RegionC = Owned<linkspan_region, linkspan_region_free>;
 using RemoteC = Owned<linkspan_remote_region, linkspan_remote_region_free>;
 using SetC = Owned<linkspan_region_set, linkspan_region_set_free>;
 using PreparedC = Owned<linkspan_prepared, linkspan_prepared_free>;
+using CapturedC = Owned<linkspan_captured_transfer, linkspan_captured_transfer_free>;
 using TransferC = Owned<linkspan_transfer, linkspan_transfer_free>;
 using FutureC = Owned<linkspan_future, linkspan_future_free>;
 using QueueC = Owned<linkspan_completion_queue, linkspan_completion_queue_free>;

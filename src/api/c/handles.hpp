@@ -45,6 +45,9 @@ struct linkspan_region_set {
 struct linkspan_prepared {
   linkspan::Prepared is;
 };
+struct linkspan_captured_transfer {
+  linkspan::CapturedTransfer is;
+};
 struct linkspan_transfer {
   linkspan::Transfer is;
 };

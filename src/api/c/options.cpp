@@ -12,6 +12,7 @@ constexpr linkspan_engine_options kEngineOptions = LINKSPAN_ENGINE_OPTIONS_INIT;
 constexpr linkspan_connect_options kConnectOptions = LINKSPAN_CONNECT_OPTIONS_INIT;
 constexpr linkspan_region_options kRegionOptions = LINKSPAN_REGION_OPTIONS_INIT;
 constexpr linkspan_transfer_options kTransferOptions = LINKSPAN_TRANSFER_OPTIONS_INIT;
+constexpr linkspan_capture_options kCaptureOptions = LINKSPAN_CAPTURE_OPTIONS_INIT;
 constexpr linkspan_shape kShape = LINKSPAN_SHAPE_INIT;
 
 /// Copies the caller's struct over `defaults`, which have the length of this release.
@@ -65,6 +66,13 @@ class Fields {
  private:
   Status status_;
 };
+
+/// Returns the bytes of a notification, which stay the caller's.
+Result<std::span<const std::byte>> notification_of(const void* bytes, std::size_t count) {
+  if (bytes == nullptr && count != 0)
+    return bad("a notification of " + std::to_string(count) + " bytes at null");
+  return std::span(static_cast<const std::byte*>(bytes), count);
+}
 
 const char* or_empty(const char* given) { return given == nullptr ? "" : given; }
 
@@ -140,19 +148,38 @@ Result<RegionOptions> region_options(const linkspan_region_options* given) {
 Result<TransferOptions> transfer_options(const linkspan_transfer_options* given) {
   const auto c = sized(given, kTransferOptions, "linkspan_transfer_options");
   if (!c.ok()) return c.status();
-  if (c->notification == nullptr && c->notification_bytes != 0)
-    return bad("a notification of " + std::to_string(c->notification_bytes) + " bytes at null");
+  const auto notification = notification_of(c->notification, c->notification_bytes);
+  if (!notification.ok()) return notification.status();
   Fields fields;
-  TransferOptions out{
-      .deadline = fields.time("deadline", c->deadline),
-      .notification = {static_cast<const std::byte*>(c->notification), c->notification_bytes},
-      .after = fields.stream("after.kind", c->after),
-      .release = fields.stream("release.kind", c->release),
-      .low_latency = fields.flag("low_latency", c->low_latency),
-      .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
-      .require = or_empty(c->require),
-      .checksum = fields.flag("checksum", c->checksum)};
+  TransferOptions out{.deadline = fields.time("deadline", c->deadline),
+                      .notification = *notification,
+                      .after = fields.stream("after.kind", c->after),
+                      .release = fields.stream("release.kind", c->release),
+                      .low_latency = fields.flag("low_latency", c->low_latency),
+                      .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
+                      .require = or_empty(c->require),
+                      .checksum = fields.flag("checksum", c->checksum)};
   (void)fields.number("reserved", c->reserved, 0, 0);
+  if (!fields.status().ok()) return fields.status();
+  return out;
+}
+
+Result<CaptureOptions> capture_options(const linkspan_capture_options* given) {
+  const auto c = sized(given, kCaptureOptions, "linkspan_capture_options");
+  if (!c.ok()) return c.status();
+  const auto notification = notification_of(c->notification, c->notification_bytes);
+  if (!notification.ok()) return notification.status();
+  Fields fields;
+  const CaptureOptions out{.notification = *notification,
+                           .copy_ctas = fields.optional("copy_ctas", c->copy_ctas)};
+  (void)fields.number("reserved", c->reserved, 0, 0);
+  if (!fields.status().ok()) return fields.status();
+  return out;
+}
+
+Result<StreamOrder> stream_of(const linkspan_stream& given) {
+  Fields fields;
+  StreamOrder out = fields.stream("stream.kind", given);
   if (!fields.status().ok()) return fields.status();
   return out;
 }

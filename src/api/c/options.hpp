@@ -19,6 +19,8 @@ Result<ConnectOptions> connect_options(const linkspan_connect_options* given);
 Result<RegionOptions> region_options(const linkspan_region_options* given);
 /// The result points to the caller's memory.
 Result<TransferOptions> transfer_options(const linkspan_transfer_options* given);
+Result<CaptureOptions> capture_options(const linkspan_capture_options* given);
+Result<StreamOrder> stream_of(const linkspan_stream& given);
 Result<Op> op_of(int op);
 
 /// A linkspan_shape. Owns its blocks; page lists are the caller's.
