@@ -57,6 +57,13 @@ struct PyPrepared {
   PyRegion local;
 };
 
+/// A CapturedTransfer, and the memory of its local regions, which the graph may copy.
+struct PyCaptured {
+  CapturedTransfer captured;
+  std::uint64_t peer = 0;
+  nb::object memory;
+};
+
 /// Page indices in the library's format: copied, or in place on a GPU.
 struct PyPages {
   std::uint64_t page_bytes = 0, local_base = 0, remote_base = 0;
@@ -164,6 +171,10 @@ auto submitting(const TransferOptions& options, Act act) {
 /// current stream "current" means; of kSeveralDevices there is none. The result points into
 /// `options`, which must outlive it.
 TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* local);
+/// Parses the stream of a capture; "current" as above.
+StreamOrder capture_stream(nb::handle stream, const PyRegion& local);
+/// Returns the bytes of a notification; None has none. They must outlive the result.
+std::span<const std::byte> notification_of(nb::handle value);
 
 // shapes.cpp
 using Blocks = std::vector<Block>;
@@ -199,6 +210,9 @@ void bind_submissions(nb::class_<Peer>& peer);
 void bind_shapes(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_transfers(nb::module_& module);
+void bind_captures(nb::module_& module);
+/// Adds Prepared.capture().
+void bind_capture(nb::class_<PyPrepared>& prepared);
 void bind_futures(nb::module_& module);
 void bind_peers(nb::module_& module);
 void bind_engine(nb::module_& module);

@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   bind_shapes(module);
   bind_memory(module);
   bind_futures(module);
+  bind_captures(module);
   bind_transfers(module);
   bind_peers(module);
   bind_engine(module);

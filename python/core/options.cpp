@@ -80,13 +80,18 @@ T option(nb::handle value, const char* name, const char* what) {
           .c_str());
 }
 
-std::span<const std::byte> bytes_of(nb::handle value) {
+}  // namespace
+
+std::span<const std::byte> notification_of(nb::handle value) {
+  if (value.is_none()) return {};
   if (!nb::isinstance<nb::bytes>(value)) throw nb::type_error("notification: give bytes");
   const auto bytes = nb::borrow<nb::bytes>(value);
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
-}  // namespace
+StreamOrder capture_stream(nb::handle stream, const PyRegion& local) {
+  return stream_of(stream, "stream", &local);
+}
 
 TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* local) {
   TransferOptions parsed;
@@ -103,7 +108,7 @@ TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* loca
       if (given)
         parsed.deadline = seconds(option<double>(value, "deadline", "seconds"), "deadline");
     } else if (name == "notification") {
-      if (given) parsed.notification = bytes_of(value);
+      parsed.notification = notification_of(value);
     } else if (name == "require") {
       if (given) parsed.require = option<std::string>(value, "require", "the beginning of a path");
     } else if (name == "low_latency") {

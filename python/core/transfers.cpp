@@ -152,10 +152,11 @@ void bind_transfers(nb::module_& module) {
                std::to_string(self.peer) + ": " + name_of(self.transfer.status().code()) + ">";
       });
 
-  nb::class_<PyPrepared>(module, "Prepared",
-                         "A transfer that is made again and again: checked once, posted at the "
-                         "cost of one launch.")
-      .def_prop_ro("bytes", [](const PyPrepared& self) { return self.prepared.bytes(); })
+  nb::class_<PyPrepared> prepared(
+      module, "Prepared",
+      "A transfer that is made again and again: checked once, posted at the cost of one launch.");
+  bind_capture(prepared);
+  prepared.def_prop_ro("bytes", [](const PyPrepared& self) { return self.prepared.bytes(); })
       .def(
           "post",
           [](const PyPrepared& self, nb::handle positions, const nb::kwargs& options) {

@@ -22,6 +22,7 @@ from __future__ import annotations
 import pathlib
 
 from ._core import (
+    CapturedTransfer,
     CompletionQueue,
     Descriptor,
     Explanation,
@@ -62,6 +63,7 @@ from ._errors import (
 __all__ = [
     "BusyError",
     "CanceledError",
+    "CapturedTransfer",
     "CompletionQueue",
     "CorruptError",
     "CudaError",

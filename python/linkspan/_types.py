@@ -17,6 +17,15 @@ Memory = Any  # see Engine.register_memory()
 Stream = Any  # torch's, CuPy's, cuda-python's, or a cudaStream_t
 
 
+class CaptureOptions(TypedDict, total=False):
+    """Of Prepared.capture()."""
+
+    notification: bytes | None
+    """Delivered to the peer after the data of each launch, in Engine.notifications()."""
+    copy_ctas: int | None
+    """As of TransferOptions."""
+
+
 class TransferOptions(TypedDict, total=False):
     """Of write, read, post, send, recv and write_to_all."""
 

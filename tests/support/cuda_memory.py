@@ -150,6 +150,44 @@ class HeldStream:
         self._word.free()
 
 
+class Graph:
+    """What a function submits to a stream of one GPU, as a CUDA graph that can be launched."""
+
+    def __init__(self, driver: Driver, gpu: int, submit) -> None:
+        self._driver, self._gpu = driver, gpu
+        self._stream, self._executable = ctypes.c_void_p(), ctypes.c_void_p()
+        graph = ctypes.c_void_p()
+        with driver.on(gpu):
+            driver.call(
+                "cuStreamCreateWithPriority",
+                ctypes.byref(self._stream),
+                ctypes.c_uint(NON_BLOCKING),
+                ctypes.c_int(0),
+            )
+            driver.call("cuStreamBeginCapture", self._stream, ctypes.c_int(0))  # global
+            try:
+                self.made = submit(self._stream.value)
+            finally:
+                driver.call("cuStreamEndCapture", self._stream, ctypes.byref(graph))
+            driver.call(
+                "cuGraphInstantiateWithFlags",
+                ctypes.byref(self._executable),
+                graph,
+                ctypes.c_uint64(0),
+            )
+            driver.call("cuGraphDestroy", graph)
+
+    def launch(self) -> None:
+        with self._driver.on(self._gpu):
+            self._driver.call("cuGraphLaunch", self._executable, self._stream)
+            self._driver.call("cuStreamSynchronize", self._stream)
+
+    def close(self) -> None:
+        with self._driver.on(self._gpu):
+            self._driver.call("cuGraphExecDestroy", self._executable)
+            self._driver.call("cuStreamDestroy", self._stream)
+
+
 class Exporter:
     """Another process with memory of one GPU."""
 
