@@ -411,6 +411,18 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(example_c TIMEOUT 60 COMMAND example_two_processes ENVIRONMENT ${no_driver})
   linkspan_test(scripts TIMEOUT 60
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/scripts_test.py)
+  # What cmake/old_glibc.cmake puts into what ships, in a program of its own.
+  add_executable(linkspan_old_glibc tests/old_glibc/replacements_test.cpp)
+  target_include_directories(linkspan_old_glibc PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(linkspan_old_glibc PRIVATE GTest::gtest GTest::gtest_main)
+  linkspan_link_for_glibc(linkspan_old_glibc 2.28)
+  linkspan_test(old_glibc TIMEOUT 60
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+            --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode cpu
+            --xml ${CMAKE_BINARY_DIR}/gtest/old_glibc_cpu.xml --run $<TARGET_FILE:linkspan_old_glibc>)
+  linkspan_test(old_glibc_symbols TIMEOUT 30
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_glibc.py 2.28
+            $<TARGET_FILE:linkspan_old_glibc>)
   linkspan_test(sleep_models TIMEOUT 600
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/models/run.py)
   linkspan_test(exports TIMEOUT 30

@@ -15,7 +15,7 @@ import sys
 
 FLOORS = ["base", "net", "cuda", "memory", "copy", "transport", "control", "engine", "api", "compat"]
 TOP = len(FLOORS)
-PRODUCTS = {"store": {"base", "net"}, "nvlink_transfer": {"base", "cuda"}}
+PRODUCTS = {"store": {"base", "net"}, "nvlink_transfer": {"base", "cuda"}, "old_glibc": set()}
 NATIVE = "vcache/native"  # where the latter lives
 GROUND = {"linkspan/status.hpp", "linkspan/types.hpp"}
 PUBLIC = {

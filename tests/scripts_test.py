@@ -19,11 +19,13 @@ import ab_report  # noqa: E402
 import check_calls  # noqa: E402
 import check_claims  # noqa: E402
 import check_facts  # noqa: E402
+import check_glibc  # noqa: E402
 import check_includes  # noqa: E402
 import check_skips  # noqa: E402
 import check_transports  # noqa: E402
 import check_words  # noqa: E402
 import fetch_integrations  # noqa: E402
+import make_glibc_stubs  # noqa: E402
 import mutants  # noqa: E402
 import tell_failures  # noqa: E402
 
@@ -484,6 +486,61 @@ class Integrations(unittest.TestCase):
         listed = self.folder / "versions.txt"
         listed.write_text(f"thing==1.3  sha256:cd\n{self.LINE}\n")
         self.assertEqual(list(fetch_integrations.pins(listed)), ["thing", "thing-oldest"])
+
+
+def dynsym(*rows: str) -> str:
+    """As `readelf -W --dyn-syms` prints: each row is type, binding, section and name."""
+    line = "     {}: 00000000000{:05x}    16 {:7} {:6} DEFAULT  {:>3} {}"
+    return "\n".join(line.format(n, 16 * n, *row.split(maxsplit=3)) for n, row in enumerate(rows, 1))
+
+
+class OldGlibc(unittest.TestCase):
+    def test_what_is_newer_or_of_no_version_is_named(self):
+        table = dynsym(
+            "FUNC GLOBAL UND memcpy@GLIBC_2.14 (3)",
+            "FUNC GLOBAL UND fcntl64@GLIBC_2.28 (4)",
+            "FUNC GLOBAL UND dlopen@GLIBC_2.34 (5)",
+            "FUNC GLOBAL UND errno@GLIBC_PRIVATE (6)",
+            "FUNC GLOBAL UND arc4random",
+            "FUNC GLOBAL UND PyList_New",
+            "NOTYPE WEAK UND __gmon_start__",
+            "FUNC GLOBAL 12 stat@@GLIBC_2.33",
+        )
+        self.assertEqual(
+            check_glibc.faults_of(table, "2.28", {"arc4random", "stat", "__gmon_start__"}),
+            ["arc4random without a version", "dlopen of glibc 2.34", "errno of GLIBC_PRIVATE"],
+        )
+
+    def test_each_symbol_has_its_newest_version_and_its_library_of_then(self):
+        found = make_glibc_stubs.symbols_in(
+            dynsym(
+                "FUNC GLOBAL 12 memcpy@GLIBC_2.2.5",
+                "FUNC GLOBAL 12 memcpy@@GLIBC_2.14",
+                "FUNC GLOBAL 12 pthread_create@GLIBC_2.2.5",
+                "FUNC GLOBAL 12 pthread_create@@GLIBC_2.34",
+                "FUNC GLOBAL 12 dlsym@GLIBC_2.2.5",
+                "FUNC GLOBAL 12 dlsym@@GLIBC_2.34",
+                "FUNC GLOBAL 12 ns_name_ntop@GLIBC_2.9",  # was in libresolv, which no one links
+                "FUNC GLOBAL 12 ns_name_ntop@@GLIBC_2.34",
+                "FUNC GLOBAL 12 arc4random@@GLIBC_2.36",
+                "FUNC GLOBAL 12 __xstat@GLIBC_2.2.5",  # no program is linked to it any more
+                "OBJECT GLOBAL 12 errno@@GLIBC_PRIVATE",
+            )
+        )
+        chosen = make_glibc_stubs.chosen(found, "2.28", "libc.so.6")
+        self.assertEqual(
+            {lib: [(each.name, each.version) for each in symbols] for lib, symbols in chosen.items()},
+            {
+                "libc.so.6": [("memcpy", "2.14")],
+                "libpthread.so.0": [("pthread_create", "2.2.5")],
+                "libdl.so.2": [("dlsym", "2.2.5")],
+            },
+        )
+        libm = make_glibc_stubs.symbols_in(
+            dynsym("FUNC GLOBAL 12 exp@GLIBC_2.2.5", "FUNC GLOBAL 12 exp@@GLIBC_2.29")
+        )
+        (only,) = make_glibc_stubs.chosen(libm, "2.28", "libm.so.6")["libm.so.6"]
+        self.assertEqual((only.name, only.version), ("exp", "2.2.5"))
 
 
 class Mutants(unittest.TestCase):
