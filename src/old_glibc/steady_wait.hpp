@@ -1,7 +1,5 @@
-// A wait on a condition variable until a time of the steady clock, where glibc has no
-// pthread_cond_clockwait(): in 2.28 and 2.29.
-//
-// Threads: any thread, as pthread_cond_timedwait().
+// old_glibc/steady_wait.hpp - waits on a condition variable until a time of the steady clock, where
+// glibc has no pthread_cond_clockwait(), as in 2.28 and 2.29. Threads: any thread.
 #pragma once
 
 #include <pthread.h>
