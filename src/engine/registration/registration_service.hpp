@@ -26,11 +26,7 @@ class RegistrationService {
   /// The arguments outlive this object.
   RegistrationService(const EngineContext& context, StreamOrders& streams, PeerTable& peers,
                       RegionPairsCache& pairs, CaptureService& captures)
-      : context_(context),
-        streams_(streams),
-        peers_(peers),
-        pairs_(pairs),
-        captures_(captures) {}
+      : context_(context), streams_(streams), peers_(peers), pairs_(pairs), captures_(captures) {}
 
   Registered add(void* pointer, std::uint64_t bytes, const RegionOptions& options)
       LINKSPAN_EXCLUDES(mutex_);

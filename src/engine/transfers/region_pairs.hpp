@@ -108,6 +108,21 @@ class AcquiredPairs {
   std::shared_ptr<RegionPairs> pairs_;  // also of other shares
 };
 
+/// The regions of one transfer: its own pair, or several of which that is the first.
+struct TransferPairs : TransferEndpoints {
+  AcquiredPairs pairs;  // null: one
+
+  std::span<const TransferEndpoints> all_pairs() const noexcept {
+    const TransferEndpoints& own = *this;
+    return pairs ? pairs->all() : std::span(&own, 1);
+  }
+  /// Makes it a transfer between these pairs.
+  void use(AcquiredPairs several) {
+    pairs = std::move(several);
+    static_cast<TransferEndpoints&>(*this) = pairs->all().front();
+  }
+};
+
 /// Returns true if a plan that was made for one pair is good for the other.
 bool are_alike(const TransferEndpoints& a, const TransferEndpoints& b);
 

@@ -5,11 +5,6 @@
 
 namespace linkspan::engine {
 
-void TransferState::use(AcquiredPairs several) {
-  pairs = std::move(several);
-  static_cast<TransferEndpoints&>(*this) = pairs->all().front();
-}
-
 TransferState::NextBatch TransferState::next_batch() const noexcept {
   const PairPlan copied = batches.of_pair(batches.pair);
   return {all_pairs()[batches.pair], *copied.plan, batches.posted_of_pair, copied.kept};

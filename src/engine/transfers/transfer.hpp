@@ -114,7 +114,7 @@ struct TransferEnding {
 };
 
 /// Made by base::make_recycled().
-struct TransferState : TransferEndpoints {
+struct TransferState : TransferPairs {
   /// A batch that is not posted yet.
   struct NextBatch {
     const TransferEndpoints& between;
@@ -123,20 +123,12 @@ struct TransferState : TransferEndpoints {
     const transport::KeptPages* kept;
   };
 
-  /// Makes it a transfer between these pairs.
-  void use(AcquiredPairs several);
-
   /// Requires that not all batches are posted.
   NextBatch next_batch() const noexcept;
   /// Counts the batch of next_batch() as posted and in flight, with the only batches of the
   /// `joined` pairs after its own.
   void count_posted(std::size_t joined) noexcept;
-  std::span<const TransferEndpoints> all_pairs() const noexcept {
-    const TransferEndpoints& own = *this;
-    return pairs ? pairs->all() : std::span(&own, 1);
-  }
 
-  AcquiredPairs pairs;  // null: one pair, this object's. Else that is the first of them.
   std::uint64_t id = 0;
   std::uint64_t bytes =
       0;  // submitted; of a receive its capacity, and when quiet the bytes received
