@@ -55,8 +55,8 @@ class LINKSPAN_API CapturedTransfer {  // NOLINT(cppcoreguidelines-special-membe
   std::uint64_t bytes() const noexcept;  ///< Bytes that one launch moves.
 
   /// Returns the number of launches whose data has arrived. Costs a load. Launches of one graph
-  /// executable run in order; while launches of two overlap, the number is a lower bound of those
-  /// that have ended.
+  /// executable run in order. Those of two must not overlap: the number may then run ahead of the
+  /// data, and is right again once both have ended.
   std::uint64_t completed() const noexcept;
   /// Returns whether the data of at least `n` launches has arrived.
   bool completed(std::uint64_t n) const noexcept { return completed() >= n; }

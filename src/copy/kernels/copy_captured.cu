@@ -15,8 +15,8 @@
 //              open still runs, and none will find it open. `closed` is never reset.
 //   Refusal    a CTA that leaves a piece out sets `skipped`, and so does each that finds the gate
 //              closed. The last CTA of a launch counts it as completed or as refused.
-//   Overlap    launches of one graph executable never overlap. Those of two may; then the counts
-//              are right once both have ended.
+//   Overlap    launches of one graph executable never overlap. If those of two do, a count may run
+//              ahead of the data until both have ended; the gate is right in any case.
 //   Payload    as copy_blocks.cu.
 //   Launch     512 threads, `ctas` CTAs.
 #include "copy/kernels/copy_list.cuh"
