@@ -1,5 +1,6 @@
 // Tests prepared transfers inside a CUDA graph of the user: what each launch moves, counts and
 // tells, and what launches do after the end of a region, a peer or the Engine.
+#include <atomic>
 #include <numeric>
 #include <thread>
 
@@ -281,6 +282,45 @@ TEST_F(EngineCapturedEnds, WaitsForAGpuThatDoesNotAnswer) {
   EXPECT_EQ(pair_->engine.close(10s).to_string(), "ok");
   graph_->synchronize();
   EXPECT_EQ(captured_.completed() + captured_.refused(), 2u);
+}
+
+/// Ends it while another thread launches all the time.
+class EngineCapturedRaces : public EngineCapturedEnds {
+ protected:
+  template <class End>
+  void expect_safe(End end) {
+    std::atomic<bool> enough{false};
+    const std::uint64_t before = captured_.completed();
+    std::jthread launches([&] {
+      while (!enough) graph_->launch();
+    });
+    ASSERT_TRUE(comes([&] { return captured_.completed() >= before + 3; }));
+    EXPECT_EQ(end().to_string(), "ok");
+    const std::uint64_t completed = captured_.completed(), refused = captured_.refused();
+    here_.fill(3);  // it is the user's again
+    EXPECT_TRUE(comes([&] { return captured_.refused() >= refused + 3; }));
+    enough = true;
+    launches.join();
+    graph_->synchronize();
+    EXPECT_EQ(captured_.completed(), completed);
+    EXPECT_EQ(here_.difference(3), "");
+  }
+};
+
+TEST_F(EngineCapturedRaces, ClosingIt) {
+  expect_safe([&] { return captured_.close(10s); });
+}
+TEST_F(EngineCapturedRaces, DeregisteringItsRegion) {
+  expect_safe([&] { return pair_->engine.deregister(here_.region, 10s); });
+}
+TEST_F(EngineCapturedRaces, DeregisteringThePeersRegion) {
+  expect_safe([&] { return pair_->far.deregister("there", 10s); });
+}
+TEST_F(EngineCapturedRaces, ClosingThePeer) {
+  expect_safe([&] { return pair_->peer.close(10s); });
+}
+TEST_F(EngineCapturedRaces, ClosingTheEngine) {
+  expect_safe([&] { return pair_->engine.close(10s); });
 }
 
 TEST_F(EngineCapturedEnds, IsDescribedByDump) {

@@ -36,7 +36,11 @@ void move(std::byte* to, const std::byte* from, std::size_t bytes) {
   const bool overlap = to < from + bytes && from < to + bytes;
   if (bytes == 8 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0) {  // a kernel may poll it
     std::uint64_t word = 0;
-    std::memcpy(&word, from, sizeof word);
+    if (reinterpret_cast<std::uintptr_t>(from) % 8 == 0)  // and a kernel may add to the other
+      word = std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(from)))
+                 .load(std::memory_order_acquire);
+    else
+      std::memcpy(&word, from, sizeof word);
     std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)).store(word, std::memory_order_release);
     return;
   }
