@@ -213,13 +213,19 @@ def beside_ucx(rows: dict[str, dict]) -> dict[str, dict]:
     return beside
 
 
-CPP_ROWS = ("pages.122x67.sets", "pages.122x67.triples", "pages.8192x4KiB")
+# Rows of host.json that peers.json has, and their names there.
+CPP_ROWS = {
+    "pages.122x67.sets": "pages.122x67.sets.cpp",
+    "pages.122x67.triples": "pages.122x67.triples.cpp",
+    "pages.8192x4KiB": "pages.8192x4KiB.cpp",
+    "captured_post.8192x4KiB": "captured_post",
+}
 
 
 def of_cpp(host: pathlib.Path) -> dict:
-    """The rows of the host suite that peers.json has from Python too, under their names there."""
+    """The rows of the host suite that peers.json has too, under their names there."""
     rows = json.loads(host.read_text())["rows"] if host.exists() else []
-    return {"rows": [{**r, "id": f"{r['id']}.cpp"} for r in rows if r["id"] in CPP_ROWS]}
+    return {"rows": [{**r, "id": CPP_ROWS[r["id"]]} for r in rows if r["id"] in CPP_ROWS]}
 
 
 def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:

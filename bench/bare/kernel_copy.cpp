@@ -108,6 +108,32 @@ Result<Duration> KernelCopy::run(std::span<const KernelPiece> pieces, Duration l
   return launch(*scope, device_.copy_blocks(), count, parameters, begin, limit);
 }
 
+Status KernelCopy::capture(std::span<const KernelPiece> pieces, UserGraph& graph) {
+  auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  std::uint64_t bytes = 0;
+  for (const KernelPiece& piece : pieces) bytes += piece.bytes;
+  const std::uint64_t entry = entry_bytes(bytes);
+  std::uint32_t count = 0;
+  for (const KernelPiece& piece : pieces)
+    count += static_cast<std::uint32_t>((piece.bytes + entry - 1) / entry);
+  if (Status s = reserve(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
+  put_list(pieces, entry, list_->data());
+  if (Status s = upload(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
+  cuda::CUdeviceptr address = gpu_list_->address(), abort = abort_.address(),
+                    aborted = aborted_.address();
+  void* parameters[] = {&address, &count, &abort, &aborted};
+  return graph.capture([&](const cuda::DeviceScope& in_graph) {
+    return graph.stream().launch(in_graph, device_.copy_blocks(), ctas_of(count), kThreads,
+                                 parameters);
+  });
+}
+
+unsigned KernelCopy::ctas_of(std::uint64_t wanted) const {
+  const auto sms = static_cast<std::uint64_t>(std::max(device_.info().sm_count, 1));
+  return static_cast<unsigned>(std::min(wanted, sms));
+}
+
 Status KernelCopy::reserve(const cuda::DeviceScope& scope, std::uint64_t bytes) {
   if (list_ && list_->bytes() >= bytes) return {};
   auto list = cuda::PinnedBuffer::create(scope, bytes);
@@ -136,10 +162,7 @@ std::uint64_t KernelCopy::entry_bytes(std::uint64_t bytes) const {
 Result<Duration> KernelCopy::launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,
                                     std::uint64_t ctas, void** parameters, Clock::time_point begin,
                                     Duration limit) {
-  const auto sms = static_cast<std::uint64_t>(std::max(device_.info().sm_count, 1));
-  ctas = std::min(ctas, sms);
-  if (Status s = stream_.launch(scope, kernel, static_cast<unsigned>(ctas), kThreads, parameters);
-      !s.ok())
+  if (Status s = stream_.launch(scope, kernel, ctas_of(ctas), kThreads, parameters); !s.ok())
     return s;
   if (Status s = word_.write(scope, stream_, ++runs_); !s.ok()) return s;
   if (Status s = word_.wait(scope, stream_, runs_, begin + limit); !s.ok()) return s;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "bench/bare/end_word.hpp"
+#include "bench/bare/user_graph.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "cuda/topology.hpp"
@@ -47,6 +48,8 @@ class KernelCopy {
                        bool on_gpu = false);
   Result<Duration> run(std::span<const KernelPiece> pieces, Duration limit, bool again = false,
                        bool on_gpu = false);
+  /// Puts the kernel into the graph, with its list in memory of the GPU. This outlives the graph.
+  Status capture(std::span<const KernelPiece> pieces, UserGraph& graph);
 
  private:
   KernelCopy(const cuda::Device& device, cuda::Stream stream, EndWord word, EndWord aborted,
@@ -61,6 +64,7 @@ class KernelCopy {
   /// Copies the first `bytes` of the list to memory of the GPU.
   Status upload(const cuda::DeviceScope& scope, std::uint64_t bytes);
   std::uint64_t entry_bytes(std::uint64_t bytes) const;
+  unsigned ctas_of(std::uint64_t wanted) const;
   Result<Duration> launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,
                           std::uint64_t ctas, void** parameters, Clock::time_point begin,
                           Duration limit);

@@ -99,6 +99,7 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
     run.suffix = row.suffix;
     run.against = row.against;
     run.prepared = row.prepared;
+    run.captured = row.captured;
     run.parts = row.parts;
     run.gpu_indices = row.gpu_indices;
     run.low_latency = row.low_latency;

@@ -63,6 +63,12 @@ constexpr std::array kHostRows = {
              .suffix = ".gpu_indices",
              .against = Against::ready_on_gpu,
              .gpu_indices = true},
+    SuiteRow{.from = kGpu0,
+             .to = kGpu1,
+             .shape = pages(8192, 4 * kKiB),
+             .bar = ratio(0.952),  // a launch takes at most 1.05 of the bare one's time
+             .label = "captured_post",
+             .captured = true},
     SuiteRow{.from = kGpu0, .to = kGpu1, .shape = pages(100'000, 256), .label = "pages"},
     SuiteRow{.from = kGpu0,
              .to = kGpu1,

@@ -20,7 +20,7 @@ struct SuiteRow {
   const char *label = "", *suffix = "";
   Against against = Against::usual;
   PlannedRow::Kind kind = PlannedRow::Kind::transfers;
-  bool prepared = false, gpu_indices = false, low_latency = false;
+  bool prepared = false, captured = false, gpu_indices = false, low_latency = false;
   bool parts = false;  ///< RunPlan::parts
   unsigned relay_gpus = 0;
 };

@@ -193,7 +193,7 @@ Result<Duration> PairRun::verified(const Contestant& contestant, std::span<const
 Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const Layout& layout,
                         Row& out) {
   std::vector<Submission> all = submissions_of(pairs, layout, plan.depth);
-  if (plan.prepared)
+  if (plan.prepared || plan.captured)
     if (Status s = prepare(all); !s.ok()) return s;
   std::optional<cuda::DeviceBuffer> lists;
   if (plan.gpu_indices) {
@@ -206,8 +206,15 @@ Status PairRun::measure(std::span<const Pair> pairs, const RunPlan& plan, const 
                          .same_bytes = true};
   const bool regions = plan.shape.regions != 1;
   if (regions) contestants.front().run = over_regions(all, plan.parts);
+  if (plan.captured) {
+    auto made = launches(all.front());
+    if (!made.ok()) return made.status();
+    contestants.front().run = *std::move(made);
+  }
   if (plan.ceiling) {
-    const Against against = plan.prepared ? Against::ready : plan.against;
+    const Against against = plan.captured   ? Against::captured
+                            : plan.prepared ? Against::ready
+                                            : plan.against;
     ReferenceCopies& copies = both_.reference_copies();
     auto bare = regions ? copies.over_regions(pairs, layout)
                         : copies.make(pairs.front(), layout, plan.depth, against, out.path);
@@ -292,6 +299,37 @@ std::function<Result<Duration>()> PairRun::over_regions(std::span<const Submissi
                    : peer.read(local, remote, pages, options);
     });
   };
+}
+
+Result<std::function<Result<Duration>()>> PairRun::launches(const Submission& one) {
+  struct Captured {
+    std::unique_ptr<bare::UserGraph> graph;
+    CapturedTransfer post{};
+    std::uint64_t launched = 0;
+  };
+  const cuda::Device* const device = one.pair->local.device();
+  if (device == nullptr)
+    return Status(Code::invalid_argument, Scope::request, "a post is captured for memory of a GPU");
+  auto graph = bare::UserGraph::create(*device);
+  if (!graph.ok()) return graph.status();
+  const auto captured =
+      std::make_shared<Captured>(Captured{*std::move(graph)});  // shared by copies of the function
+  const StreamOrder stream{.kind = StreamOrder::Kind::created,
+                           .gpu = device->info().uuid,
+                           .handle = captured->graph->stream().get()};
+  Status status = captured->graph->capture([&](const cuda::DeviceScope&) {
+    auto post = one.ready.capture(stream);
+    if (post.ok()) captured->post = *std::move(post);
+    return post.status();
+  });
+  if (!status.ok()) return status;
+  return std::function<Result<Duration>()>([captured]() -> Result<Duration> {
+    const auto begin = base::Clock::steady().now();
+    if (Status s = captured->graph->launch(kLaunches); !s.ok()) return s;
+    captured->launched += kLaunches;
+    if (Status s = captured->post.wait(captured->launched, kTransferDeadline); !s.ok()) return s;
+    return Duration(base::Clock::steady().now() - begin) / kLaunches;
+  });
 }
 
 template <class Submit>

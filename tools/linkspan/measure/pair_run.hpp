@@ -35,6 +35,7 @@ struct RunPlan {
   bool latency = false;  ///< Row::latency
   bool verify = true, ceiling = true;
   bool prepared = false;  ///< Each transfer is prepared once and posted each time.
+  bool captured = false;  ///< Prepared and captured; each run is kLaunches launches of the graph.
   bool parts = false;  ///< Of several regions: a TransferPart a pair, else one shape for all pairs.
   bool gpu_indices = false;              ///< Pages::indices_on_gpu
   bool low_latency = false;              ///< TransferOptions::low_latency
@@ -93,6 +94,8 @@ class PairRun {
   Result<Duration> timed(std::size_t count, const Submit& submit);
   Result<Duration> transfer(std::span<const Submission> all, bool low_latency = false,
                             bool checksum = false);
+  /// Returns what times a launch of a graph that has captured what was prepared.
+  static Result<std::function<Result<Duration>()>> launches(const Submission& one);
   /// Returns what times one transfer over the regions of all submissions, which have equal pages.
   std::function<Result<Duration>()> over_regions(std::span<const Submission> all, bool parts);
   /// Runs `contestant` on fresh data, and checks that each byte is in place and no other changed.

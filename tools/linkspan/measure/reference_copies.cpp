@@ -181,6 +181,11 @@ ReferenceCopies::Contestants ReferenceCopies::by_kernel(const std::shared_ptr<co
   const auto made = kernel_of(*route->device);
   if (!made.ok()) return made.status();
   bare::KernelCopy* const kernel = *made;
+  std::vector<bare::KernelPiece> pieces;
+  pieces.reserve(layout.pieces.size());
+  for (const auto& [from, to, bytes] : layout.pieces)
+    pieces.push_back({route->to + to, route->from + from, bytes});
+  if (against == Against::captured) return by_graph(route, pieces, where);
   if (layout.page_bytes != 0) {
     const bare::KernelPages pages{route->to, route->from, layout.page_bytes, layout.to_index,
                                   layout.from_index};
@@ -194,15 +199,32 @@ ReferenceCopies::Contestants ReferenceCopies::by_kernel(const std::shared_ptr<co
                      return kernel->run(pages, kLimit, std::exchange(again, ready), on_gpu);
                    }}};
   }
-  std::vector<bare::KernelPiece> pieces;
-  pieces.reserve(layout.pieces.size());
-  for (const auto& [from, to, bytes] : layout.pieces)
-    pieces.push_back({route->to + to, route->from + from, bytes});
   return std::vector{Contestant{.how = "list built in mapped memory + a kernel + flag, " + where,
                                 .run = [=, list = std::move(pieces)] {
                                   (void)route;
                                   return kernel->run(list, kLimit);
                                 }}};
+}
+
+ReferenceCopies::Contestants ReferenceCopies::by_graph(const std::shared_ptr<const Route>& route,
+                                                       std::span<const bare::KernelPiece> pieces,
+                                                       const std::string& where) {
+  auto made = bare::KernelCopy::create(*route->device);  // its list is the graph's alone
+  if (!made.ok()) return made.status();
+  auto graph = bare::UserGraph::create(*route->device);
+  if (!graph.ok()) return graph.status();
+  if (Status s = (*made)->capture(pieces, **graph); !s.ok()) return s;
+  // Shared by copies of the contestant.
+  const std::shared_ptr<bare::KernelCopy> kernel = *std::move(made);
+  const std::shared_ptr<bare::UserGraph> nodes = *std::move(graph);
+  return std::vector{Contestant{
+      .how = "a kernel whose list lies in the GPU's memory, as the node of a CUDA graph: " +
+             std::to_string(kLaunches) + " launches + flag, " + where,
+      .run = [route, kernel, nodes]() -> Result<Duration> {
+        const auto took = nodes->run(kLaunches, kLimit);
+        if (!took.ok()) return took;
+        return *took / kLaunches;
+      }}};
 }
 
 ReferenceCopies::Contestants ReferenceCopies::by_staging(std::shared_ptr<const Route> route,

@@ -55,8 +55,12 @@ enum class Against : std::uint8_t {
   staged,  ///< Pageable memory and a GPU: threads with pinned slots; the driver's own copy beside.
   ready,   ///< Pages by one kernel whose lists lie in mapped memory since its first run,
   ready_on_gpu,  ///< or in memory of its GPU.
+  captured,      ///< One kernel as the node of a CUDA graph, launched kLaunches times.
   two_links      ///< Pinned memory to a GPU of the peer, half of it through another GPU.
 };
+
+/// Launches of a CUDA graph that are timed together.
+inline constexpr unsigned kLaunches = 1000;
 
 /// Source and destination of a bare copy by a GPU.
 struct Route {
@@ -99,6 +103,8 @@ class ReferenceCopies {
   Result<bare::KernelCopy*> kernel_of(const cuda::Device& device);
   Contestants by_kernel(const std::shared_ptr<const Route>& route, const Layout& layout,
                         Against against, const std::string& where);
+  Contestants by_graph(const std::shared_ptr<const Route>& route,
+                       std::span<const bare::KernelPiece> pieces, const std::string& where);
   Contestants by_staging(std::shared_ptr<const Route> route, std::uint64_t bytes, bool to_gpu,
                          const std::string& where);
   Contestants by_two_links(std::shared_ptr<const Route> route, const RemoteMemory& far,

@@ -1,0 +1,113 @@
+#include "bench/bare/user_graph.hpp"
+
+#include <dlfcn.h>
+
+#include "cuda/library.hpp"
+
+namespace linkspan::bare {
+namespace {
+
+constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+
+/// Returns another entry of the driver whose table this is; null if it has none of this name.
+void* entry(const cuda::Driver& driver, const char* name, int version) {
+  Dl_info loaded{};
+  if (::dladdr(reinterpret_cast<void*>(driver.cuInit), &loaded) == 0) return nullptr;
+  const auto library = cuda::open_library(loaded.dli_fname);
+  if (!library.ok()) return nullptr;
+  const auto look_up =
+      reinterpret_cast<cuda::GetProcAddress>(cuda::find_symbol(*library, "cuGetProcAddress_v2"));
+  void* found = nullptr;
+  cuda::CUdriverProcAddressQueryResult status{};
+  if (look_up == nullptr || look_up(name, &found, version, cuda::CU_GET_PROC_ADDRESS_LEGACY_STREAM,
+                                    &status) != cuda::CUDA_SUCCESS)
+    return nullptr;
+  return found;
+}
+
+}  // namespace
+
+/// What the library never calls. tests/support/graph_entries.hpp has the same, held against cuda.h.
+struct UserGraph::Entries {
+  cuda::CUresult (*begin)(cuda::CUstream stream, int mode) = nullptr;
+  cuda::CUresult (*end)(cuda::CUstream stream, cuda::CUgraph* graph) = nullptr;
+  cuda::CUresult (*instantiate)(void** executable, cuda::CUgraph graph,
+                                unsigned long long flags) = nullptr;
+  cuda::CUresult (*launch)(void* executable, cuda::CUstream stream) = nullptr;
+  cuda::CUresult (*destroy_executable)(void* executable) = nullptr;
+  cuda::CUresult (*destroy)(cuda::CUgraph graph) = nullptr;
+
+  explicit Entries(const cuda::Driver& driver) {
+    const auto find = [&]<class Function>(Function*& to, const char* name, int version) {
+      to = reinterpret_cast<Function*>(entry(driver, name, version));
+    };
+    find(begin, "cuStreamBeginCapture", 10010);
+    find(end, "cuStreamEndCapture", 10000);
+    find(instantiate, "cuGraphInstantiateWithFlags", 11040);
+    find(launch, "cuGraphLaunch", 10000);
+    find(destroy_executable, "cuGraphExecDestroy", 10000);
+    find(destroy, "cuGraphDestroy", 10000);
+  }
+  bool complete() const {
+    return begin != nullptr && end != nullptr && instantiate != nullptr && launch != nullptr &&
+           destroy_executable != nullptr && destroy != nullptr;
+  }
+};
+
+Result<std::unique_ptr<UserGraph>> UserGraph::create(const cuda::Device& device) {
+  static const Entries entries(device.driver());
+  if (!entries.complete())
+    return Status(Code::unsupported, Scope::request, "the driver captures no CUDA graphs");
+  auto scope = device.enter();
+  if (!scope.ok()) return scope.status();
+  auto stream = cuda::Stream::create(*scope);
+  if (!stream.ok()) return stream.status();
+  auto word = EndWord::create(*scope);
+  if (!word.ok()) return word.status();
+  return std::unique_ptr<UserGraph>(
+      new UserGraph(device, entries, *std::move(stream), *std::move(word)));
+}
+
+UserGraph::~UserGraph() {
+  if (executable_ == nullptr) return;
+  if (const auto scope = device_.enter(); scope.ok())
+    (void)entries_.destroy_executable(executable_);
+}
+
+Status UserGraph::capture(const std::function<Status(const cuda::DeviceScope&)>& act) {
+  const auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  const cuda::Driver& driver = scope->driver();
+  cuda::CUresult r = entries_.begin(stream_.get(), kRelaxed);
+  if (r != cuda::CUDA_SUCCESS) return cuda::to_status(driver, r, "cuStreamBeginCapture");
+  Status status = act(*scope);
+  cuda::CUgraph graph = nullptr;
+  r = entries_.end(stream_.get(), &graph);
+  if (!status.ok()) return status;
+  if (r != cuda::CUDA_SUCCESS) return cuda::to_status(driver, r, "cuStreamEndCapture");
+  r = entries_.instantiate(&executable_, graph, 0);
+  (void)entries_.destroy(graph);
+  return cuda::to_status(driver, r, "cuGraphInstantiateWithFlags");
+}
+
+Status UserGraph::launch(unsigned times) {
+  const auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  for (unsigned i = 0; i < times; ++i)
+    if (const cuda::CUresult r = entries_.launch(executable_, stream_.get());
+        r != cuda::CUDA_SUCCESS)
+      return cuda::to_status(scope->driver(), r, "cuGraphLaunch");
+  return {};
+}
+
+Result<Duration> UserGraph::run(unsigned times, Duration limit) {
+  const auto scope = device_.enter();
+  if (!scope.ok()) return scope.status();
+  const auto begin = Clock::now();
+  if (Status s = launch(times); !s.ok()) return s;
+  if (Status s = word_.write(*scope, stream_, ++runs_); !s.ok()) return s;
+  if (Status s = word_.wait(*scope, stream_, runs_, begin + limit); !s.ok()) return s;
+  return Duration(Clock::now() - begin);
+}
+
+}  // namespace linkspan::bare
