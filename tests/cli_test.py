@@ -29,6 +29,7 @@ HOST_ROWS = {
     "pages.64x4KiB",
     "pages.64x4KiB.prepared",
     "pages.64x4KiB.gpu_indices",
+    "captured_post.64x4KiB",
     "pages.64x16KiB",
     "pages.16x64KiB",
     "pages.64x256B",
