@@ -85,11 +85,13 @@ class AcquiredPairs {
   static AcquiredPairs make(std::vector<TransferEndpoints> pairs);
   /// A further share; null if the others have ended.
   static AcquiredPairs share(const std::shared_ptr<RegionPairs>& pairs);
-  AcquiredPairs(AcquiredPairs&& other) noexcept : pairs_(std::move(other.pairs_)) {}
-  AcquiredPairs& operator=(AcquiredPairs other) noexcept {
+  AcquiredPairs(AcquiredPairs&&) noexcept = default;
+  AcquiredPairs& operator=(AcquiredPairs&& other) noexcept {
     pairs_.swap(other.pairs_);
     return *this;
   }
+  AcquiredPairs(const AcquiredPairs&) = delete;
+  AcquiredPairs& operator=(const AcquiredPairs&) = delete;
   ~AcquiredPairs() { (void)release(); }
 
   explicit operator bool() const noexcept { return pairs_ != nullptr; }

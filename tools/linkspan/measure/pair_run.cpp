@@ -319,8 +319,9 @@ Result<std::function<Result<Duration>()>> PairRun::launches(const Submission& on
                            .handle = captured->graph->stream().get()};
   Status status = captured->graph->capture([&](const cuda::DeviceScope&) {
     auto post = one.ready.capture(stream);
-    if (post.ok()) captured->post = *std::move(post);
-    return post.status();
+    if (!post.ok()) return post.status();
+    captured->post = *std::move(post);
+    return Status();
   });
   if (!status.ok()) return status;
   return std::function<Result<Duration>()>([captured]() -> Result<Duration> {

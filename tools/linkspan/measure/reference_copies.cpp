@@ -222,7 +222,7 @@ ReferenceCopies::Contestants ReferenceCopies::by_graph(const std::shared_ptr<con
              std::to_string(kLaunches) + " launches + flag, " + where,
       .run = [route, kernel, nodes]() -> Result<Duration> {
         const auto took = nodes->run(kLaunches, kLimit);
-        if (!took.ok()) return took;
+        if (!took.ok()) return took.status();
         return *took / kLaunches;
       }}};
 }
