@@ -106,6 +106,17 @@ TEST_P(ManyPairs, KeepNoRegion_OnceTheyAreQuiet) {
   EXPECT_TRUE(is(to_far_.write(local_, remote_, all).status(), Code::invalid_argument));
 }
 
+TEST_P(ManyPairs, LetALocalRegionGo_WhileTheUserKeepsTheImports) {
+  add(2);
+  const Block all[] = {{0, 0, kBytes}};
+  must(take(to_far_.write(local_, remote_, all)).wait(10s));
+  must(near_.deregister(local_[1], 10s));
+  EXPECT_TRUE(is(to_far_.write(local_, remote_, all).status(), Code::invalid_argument, "pair 1: "));
+  local_.pop_back();
+  remote_.pop_back();
+  must(take(to_far_.write(local_, remote_, all)).wait(10s));
+}
+
 INSTANTIATE_TEST_SUITE_P(By, ManyPairs, ::testing::Values("", "tcp:127.0.0.1:0"),
                          [](const auto& param) { return *param.param == 0 ? "local" : "tcp"; });
 
