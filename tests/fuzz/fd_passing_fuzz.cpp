@@ -24,7 +24,9 @@ void use(const base::Frame& frame) {
     demand(fd.valid(), "a frame with a closed fd");
     (void)base::is_pidfd(fd.get());
     if (auto view = transport::local::RegionLivenessView::open(fd); view.ok())
-      (void)(*view)->alive(static_cast<std::uint32_t>(frame.header.id), frame.header.incarnation);
+      (void)(*view)
+          ->entry(static_cast<std::uint32_t>(frame.header.id), frame.header.incarnation)
+          .alive();
     if (auto view = transport::local::CompletionFlagsView::open(fd); view.ok())
       (*view)->report_success(static_cast<std::uint32_t>(frame.header.id));
     if (auto host = transport::local::HostMapping::map(fd, frame.header.id, {}); host.ok()) {
