@@ -7,8 +7,6 @@
 namespace linkspan::bare {
 namespace {
 
-constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
-
 /// Returns another entry of the driver whose table this is; null if it has none of this name.
 void* entry(const cuda::Driver& driver, const char* name, int version) {
   Dl_info loaded{};
@@ -29,12 +27,14 @@ void* entry(const cuda::Driver& driver, const char* name, int version) {
 
 /// What the library never calls. tests/support/graph_entries.hpp has the same, held against cuda.h.
 struct UserGraph::Entries {
-  cuda::CUresult (*begin)(cuda::CUstream stream, int mode) = nullptr;
+  using Executable = cuda::OpaqueGraphExec*;
+
+  cuda::CUresult (*begin)(cuda::CUstream stream, cuda::CUstreamCaptureMode mode) = nullptr;
   cuda::CUresult (*end)(cuda::CUstream stream, cuda::CUgraph* graph) = nullptr;
-  cuda::CUresult (*instantiate)(void** executable, cuda::CUgraph graph,
+  cuda::CUresult (*instantiate)(Executable* executable, cuda::CUgraph graph,
                                 unsigned long long flags) = nullptr;
-  cuda::CUresult (*launch)(void* executable, cuda::CUstream stream) = nullptr;
-  cuda::CUresult (*destroy_executable)(void* executable) = nullptr;
+  cuda::CUresult (*launch)(Executable executable, cuda::CUstream stream) = nullptr;
+  cuda::CUresult (*destroy_executable)(Executable executable) = nullptr;
   cuda::CUresult (*destroy)(cuda::CUgraph graph) = nullptr;
 
   explicit Entries(const cuda::Driver& driver) {
@@ -78,7 +78,7 @@ Status UserGraph::capture(const std::function<Status(const cuda::DeviceScope&)>&
   const auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   const cuda::Driver& driver = scope->driver();
-  cuda::CUresult r = entries_.begin(stream_.get(), kRelaxed);
+  cuda::CUresult r = entries_.begin(stream_.get(), cuda::CU_STREAM_CAPTURE_MODE_RELAXED);
   if (r != cuda::CUDA_SUCCESS) return cuda::to_status(driver, r, "cuStreamBeginCapture");
   Status status = act(*scope);
   cuda::CUgraph graph = nullptr;

@@ -12,6 +12,10 @@
 #include "bench/bare/end_word.hpp"
 #include "cuda/topology.hpp"
 
+namespace linkspan::cuda {
+struct OpaqueGraphExec;  // of CUgraphExec
+}  // namespace linkspan::cuda
+
 namespace linkspan::bare {
 
 class UserGraph {
@@ -40,7 +44,7 @@ class UserGraph {
   cuda::Stream stream_;
   EndWord word_;
   std::uint64_t runs_ = 0;  // what the word holds after the last one
-  void* executable_ = nullptr;
+  cuda::OpaqueGraphExec* executable_ = nullptr;
 };
 
 }  // namespace linkspan::bare
