@@ -9,21 +9,16 @@ import os
 import pathlib
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
 import unittest
 
+from support.free_port import free_port
+
 PROGRAM, MODE = "", ""
 UNDER = shlex.split(os.environ.get("SIMPLE_WRITE_UNDER", ""))
 SIZE = 70001  # odd, and above 64 KiB, where many CTAs put
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 class Pair:

@@ -12,12 +12,13 @@ import datetime
 import json
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
+
+from support.free_port import free_port
 
 try:
     import torch
@@ -380,12 +381,6 @@ def workers():
     same(master.get("there"), b"2")
     print("  workers       torch's server waits for our client, which came first: ok")
     ours.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def death(libuv: bool | None):

@@ -8,10 +8,11 @@ tcpx_test.py BUILD_FOLDER cpu|simulated|gpu
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import unittest
+
+from support.free_port import free_port
 
 MODE = "cpu"
 BUILD = pathlib.Path()
@@ -48,18 +49,12 @@ def plugin(version: str = "") -> str:
     return str(BUILD / f"libnccl-net-linkspan-test{version}.so")
 
 
-def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
-
-
 class Pair:
     """Both sides of a program, and what they said."""
 
     def __init__(self, server, client, options=(), *, version="", settings=None, name=None):
         environment = dict(os.environ, LINKSPAN_NCCL_NET_PLUGIN=name or plugin(version))
-        port = ["--port", free_port(), "--timeout", TIMEOUT, *options]
+        port = ["--port", str(free_port()), "--timeout", TIMEOUT, *options]
         started = []
         for side, command in (("server", server), ("client", client)):
             mine = dict(environment, **((settings or {}).get(side, {})))
@@ -175,7 +170,7 @@ class Tcpx(Case):
     def test_nobody_comes(self):
         program = BUILD / "test_tcpx_transfer"
         ended = subprocess.run(
-            [program, "server", "--port", free_port(), "--timeout", "1"],
+            [program, "server", "--port", str(free_port()), "--timeout", "1"],
             env=dict(os.environ, LINKSPAN_NCCL_NET_PLUGIN=plugin()),
             capture_output=True,
             text=True,

@@ -167,8 +167,8 @@ Status connected(const base::Fd& socket, const TcpAddress& address) {
   if (error != 0) return socket_failed(what, error, Code::unreachable);
   // The kernel may have chosen the very port that this socket connects to; then it is connected to
   // itself.
-  const auto ours = address_of(socket);
-  if (ours.ok() && ours->to_string() == address.to_string())
+  const auto ours = address_of(socket), theirs = peer_of(socket.get());
+  if (ours.ok() && theirs.ok() && ours->to_string() == theirs->to_string())
     return {Code::unreachable, Scope::peer, what + ": nobody listens"};
   prepare(socket);
   return {};

@@ -8,6 +8,7 @@
 
 #include "linkspan/interrupt_check.hpp"
 #include "tests/support/take.hpp"
+#include "tests/unit/store_fixture.hpp"
 
 namespace linkspan::net {
 namespace staggered_connect_test {
@@ -75,6 +76,19 @@ TEST_F(StaggeredConnect, EndsWhenItIsInterrupted) {
   const Silent silent(first_);
   const InterruptCheck check([] { return true; });
   EXPECT_EQ(connect_to(std::vector{first_}, within(1h)).status().code(), Code::canceled);
+}
+
+TEST_F(StaggeredConnect, ASocketConnectedToItselfIsRefused) {
+  for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
+    const std::uint16_t port = test::free_port();
+    const TcpAddress to = at(host, port);
+    const base::Fd socket = take(begin_connect(to, at("127.0.0.1", port), "lo"));
+    pollfd ready{.fd = socket.get(), .events = POLLOUT, .revents = 0};
+    ASSERT_EQ(::poll(&ready, 1, 10000), 1);
+    const Status status = connected(socket, to);
+    EXPECT_EQ(status.code(), Code::unreachable) << host;
+    EXPECT_NE(status.what().find("nobody listens"), std::string::npos) << status.what();
+  }
 }
 
 }  // namespace staggered_connect_test

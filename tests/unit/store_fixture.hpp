@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/process.hpp"
 #include "linkspan/store.hpp"
 #include "net/tcp_socket.hpp"
 
@@ -15,12 +16,16 @@ namespace linkspan::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
 
-/// Returns a port that is free now. Another process may take it first: tests with it may report
-/// busy, not success.
+/// Returns a port of 127.0.0.1 at which nobody listens. The kernel gives ports from 32768 on to
+/// whoever asks for any, so it gives this one to no other process before the test binds it.
 inline std::uint16_t free_port() {
-  const auto address = *net::resolve("127.0.0.1", 0);
-  const auto socket = net::listen_at(address.front());
-  return net::address_of(*socket)->port();
+  const auto loopback = net::resolve("127.0.0.1", 0)->front();
+  for (int i = 0; i < 100; ++i) {
+    const auto port = static_cast<std::uint16_t>(20000 + base::random_u64() % 12768);
+    if (net::listen_at(loopback.with_port(port)).ok()) return port;
+  }
+  ADD_FAILURE() << "127.0.0.1 has no free port from 20000 to 32767";
+  return 0;
 }
 
 inline TcpStoreOptions at_port(std::uint16_t port, StoreRole role = StoreRole::connect) {

@@ -1,0 +1,17 @@
+"""Finds a TCP port for a test's server."""
+
+import random
+import socket
+
+
+def free_port() -> int:
+    """Returns a port of 127.0.0.1 at which nobody listens. The kernel gives ports from 32768 on to
+    whoever asks for any, so it gives this one to no other process before the server binds it."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port := random.randrange(20000, 32768)))
+            except OSError:
+                continue
+            return port
+    raise OSError("127.0.0.1 has no free port from 20000 to 32767")
