@@ -88,12 +88,7 @@ Result<Duration> KernelCopy::run(std::span<const KernelPiece> pieces, Duration l
                                  bool on_gpu) {
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
-  std::uint64_t bytes = 0;
-  for (const KernelPiece& piece : pieces) bytes += piece.bytes;
-  const std::uint64_t entry = entry_bytes(bytes);
-  std::uint32_t count = 0;
-  for (const KernelPiece& piece : pieces)
-    count += static_cast<std::uint32_t>((piece.bytes + entry - 1) / entry);
+  auto [entry, count] = entries_of(pieces);
   if (Status s = reserve(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
   if (on_gpu && (!again || !gpu_list_)) {
     put_list(pieces, entry, list_->data());
@@ -111,22 +106,26 @@ Result<Duration> KernelCopy::run(std::span<const KernelPiece> pieces, Duration l
 Status KernelCopy::capture(std::span<const KernelPiece> pieces, UserGraph& graph) {
   auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
-  std::uint64_t bytes = 0;
-  for (const KernelPiece& piece : pieces) bytes += piece.bytes;
-  const std::uint64_t entry = entry_bytes(bytes);
-  std::uint32_t count = 0;
-  for (const KernelPiece& piece : pieces)
-    count += static_cast<std::uint32_t>((piece.bytes + entry - 1) / entry);
+  auto [entry, count] = entries_of(pieces);
   if (Status s = reserve(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
   put_list(pieces, entry, list_->data());
   if (Status s = upload(*scope, count * sizeof(KernelPiece)); !s.ok()) return s;
   cuda::CUdeviceptr address = gpu_list_->address(), abort = abort_.address(),
                     aborted = aborted_.address();
   void* parameters[] = {&address, &count, &abort, &aborted};
+  const unsigned ctas = ctas_of(count);
   return graph.capture([&](const cuda::DeviceScope& in_graph) {
-    return graph.stream().launch(in_graph, device_.copy_blocks(), ctas_of(count), kThreads,
-                                 parameters);
+    return graph.stream().launch(in_graph, device_.copy_blocks(), ctas, kThreads, parameters);
   });
+}
+
+KernelCopy::ListSize KernelCopy::entries_of(std::span<const KernelPiece> pieces) const {
+  std::uint64_t bytes = 0;
+  for (const KernelPiece& piece : pieces) bytes += piece.bytes;
+  ListSize size{.entry = entry_bytes(bytes)};
+  for (const KernelPiece& piece : pieces)
+    size.count += static_cast<std::uint32_t>((piece.bytes + size.entry - 1) / size.entry);
+  return size;
 }
 
 unsigned KernelCopy::ctas_of(std::uint64_t wanted) const {

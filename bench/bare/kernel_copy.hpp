@@ -64,6 +64,12 @@ class KernelCopy {
   /// Copies the first `bytes` of the list to memory of the GPU.
   Status upload(const cuda::DeviceScope& scope, std::uint64_t bytes);
   std::uint64_t entry_bytes(std::uint64_t bytes) const;
+  /// The entries that pieces are cut into, of at most `entry` bytes.
+  struct ListSize {
+    std::uint64_t entry = 0;
+    std::uint32_t count = 0;
+  };
+  ListSize entries_of(std::span<const KernelPiece> pieces) const;
   unsigned ctas_of(std::uint64_t wanted) const;
   Result<Duration> launch(const cuda::DeviceScope& scope, cuda::CUfunction kernel,
                           std::uint64_t ctas, void** parameters, Clock::time_point begin,

@@ -25,38 +25,10 @@ void* entry(const cuda::Driver& driver, const char* name, int version) {
 
 }  // namespace
 
-/// What the library never calls. tests/support/graph_entries.hpp has the same, held against cuda.h.
-struct UserGraph::Entries {
-  using Executable = cuda::OpaqueGraphExec*;
-
-  cuda::CUresult (*begin)(cuda::CUstream stream, cuda::CUstreamCaptureMode mode) = nullptr;
-  cuda::CUresult (*end)(cuda::CUstream stream, cuda::CUgraph* graph) = nullptr;
-  cuda::CUresult (*instantiate)(Executable* executable, cuda::CUgraph graph,
-                                unsigned long long flags) = nullptr;
-  cuda::CUresult (*launch)(Executable executable, cuda::CUstream stream) = nullptr;
-  cuda::CUresult (*destroy_executable)(Executable executable) = nullptr;
-  cuda::CUresult (*destroy)(cuda::CUgraph graph) = nullptr;
-
-  explicit Entries(const cuda::Driver& driver) {
-    const auto find = [&]<class Function>(Function*& to, const char* name, int version) {
-      to = reinterpret_cast<Function*>(entry(driver, name, version));
-    };
-    find(begin, "cuStreamBeginCapture", 10010);
-    find(end, "cuStreamEndCapture", 10000);
-    find(instantiate, "cuGraphInstantiateWithFlags", 11040);
-    find(launch, "cuGraphLaunch", 10000);
-    find(destroy_executable, "cuGraphExecDestroy", 10000);
-    find(destroy, "cuGraphDestroy", 10000);
-  }
-  bool complete() const {
-    return begin != nullptr && end != nullptr && instantiate != nullptr && launch != nullptr &&
-           destroy_executable != nullptr && destroy != nullptr;
-  }
-};
-
 Result<std::unique_ptr<UserGraph>> UserGraph::create(const cuda::Device& device) {
-  static const Entries entries(device.driver());
-  if (!entries.complete())
+  const auto entries = cuda::GraphEntries::find(
+      [&](const char* name, int version) { return entry(device.driver(), name, version); });
+  if (!entries)
     return Status(Code::unsupported, Scope::request, "the driver captures no CUDA graphs");
   auto scope = device.enter();
   if (!scope.ok()) return scope.status();
@@ -71,22 +43,23 @@ Result<std::unique_ptr<UserGraph>> UserGraph::create(const cuda::Device& device)
 UserGraph::~UserGraph() {
   if (executable_ == nullptr) return;
   if (const auto scope = device_.enter(); scope.ok())
-    (void)entries_.destroy_executable(executable_);
+    (void)entries_.cuGraphExecDestroy(executable_);
 }
 
 Status UserGraph::capture(const std::function<Status(const cuda::DeviceScope&)>& act) {
   const auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   const cuda::Driver& driver = scope->driver();
-  cuda::CUresult r = entries_.begin(stream_.get(), cuda::CU_STREAM_CAPTURE_MODE_RELAXED);
+  cuda::CUresult r =
+      entries_.cuStreamBeginCapture(stream_.get(), cuda::CU_STREAM_CAPTURE_MODE_RELAXED);
   if (r != cuda::CUDA_SUCCESS) return cuda::to_status(driver, r, "cuStreamBeginCapture");
   Status status = act(*scope);
   cuda::CUgraph graph = nullptr;
-  r = entries_.end(stream_.get(), &graph);
+  r = entries_.cuStreamEndCapture(stream_.get(), &graph);
   if (!status.ok()) return status;
   if (r != cuda::CUDA_SUCCESS) return cuda::to_status(driver, r, "cuStreamEndCapture");
-  r = entries_.instantiate(&executable_, graph, 0);
-  (void)entries_.destroy(graph);
+  r = entries_.cuGraphInstantiateWithFlags(&executable_, graph, 0);
+  (void)entries_.cuGraphDestroy(graph);
   return cuda::to_status(driver, r, "cuGraphInstantiateWithFlags");
 }
 
@@ -94,7 +67,7 @@ Status UserGraph::launch(unsigned times) {
   const auto scope = device_.enter();
   if (!scope.ok()) return scope.status();
   for (unsigned i = 0; i < times; ++i)
-    if (const cuda::CUresult r = entries_.launch(executable_, stream_.get());
+    if (const cuda::CUresult r = entries_.cuGraphLaunch(executable_, stream_.get());
         r != cuda::CUDA_SUCCESS)
       return cuda::to_status(scope->driver(), r, "cuGraphLaunch");
   return {};

@@ -10,11 +10,8 @@
 #include <utility>
 
 #include "bench/bare/end_word.hpp"
+#include "bench/bare/graph_entries.hpp"
 #include "cuda/topology.hpp"
-
-namespace linkspan::cuda {
-struct OpaqueGraphExec;  // of CUgraphExec
-}  // namespace linkspan::cuda
 
 namespace linkspan::bare {
 
@@ -34,17 +31,16 @@ class UserGraph {
   Result<Duration> run(unsigned times, Duration limit);
 
  private:
-  struct Entries;
-
-  UserGraph(const cuda::Device& device, const Entries& entries, cuda::Stream stream, EndWord word)
+  UserGraph(const cuda::Device& device, const cuda::GraphEntries& entries, cuda::Stream stream,
+            EndWord word)
       : device_(device), entries_(entries), stream_(std::move(stream)), word_(std::move(word)) {}
 
   const cuda::Device& device_;
-  const Entries& entries_;
+  const cuda::GraphEntries entries_;
   cuda::Stream stream_;
   EndWord word_;
   std::uint64_t runs_ = 0;  // what the word holds after the last one
-  cuda::OpaqueGraphExec* executable_ = nullptr;
+  cuda::CUgraphExec executable_ = nullptr;
 };
 
 }  // namespace linkspan::bare

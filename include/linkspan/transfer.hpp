@@ -62,7 +62,7 @@ class LINKSPAN_API Transfer {
   /// continues.
   Status wait(Duration timeout) const;
   /// Returns whether the transfer is quiet: nothing will ever again touch its memory, on either
-  /// side. Makes progress first, unless another thread does: whoever polls it waits for no thread.
+  /// side. Makes progress before it looks, unless another thread is making it.
   bool done() const noexcept;
   Status status() const;  ///< Returns the final status, or `pending` before done().
   /// Requests an early end. ok: the transfer is quiet. pending: it is not quiet yet; call wait().

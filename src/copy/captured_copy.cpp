@@ -174,7 +174,7 @@ bool CapturedCopy::is_quiet() {
   } else {
     last_ask_ = ask();
   }
-  // Of a lost context no kernel is left.
+  // A kernel ends with its context.
   return quiet_ = !last_ask_.ok() && last_ask_.scope() == Scope::process;
 }
 

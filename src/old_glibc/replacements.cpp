@@ -1,6 +1,6 @@
-// What glibc 2.28 lacks of what our code and Debian 12's static libraries call. Each is a hidden
-// function of the library or program that links this file, under glibc's own name, so it serves
-// that one alone, on each glibc that it is loaded beside.
+// Replaces functions that glibc 2.28 lacks, and that our code or Debian 12's static libraries call.
+// Each is a hidden function of the library or program that links this file, under glibc's own name,
+// so it serves that one alone, on each glibc that it is loaded beside.
 //
 // Threads: any thread.
 #include <dlfcn.h>

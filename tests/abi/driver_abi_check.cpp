@@ -2,8 +2,9 @@
 //
 // Nothing runs: it compiles or it does not, against cuda.h of CUDA 12.8 and of 13.0. The version
 // of each entry is part of the check, for it is part of the name of the header's type.
+#include "bench/bare/graph_entries.hpp"
 #include "cuda/driver_abi.hpp"
-#include "tests/support/graph_entries.hpp"
+#include "tests/support/driver_entries.hpp"
 #include "tests/support/memory_entries.hpp"
 
 namespace linkspan::cuda {

@@ -359,7 +359,7 @@ TEST_F(EngineCapturedRefusals, NameWhatTheGpuDoesNotMap) {
             Code::unsupported);
   EXPECT_EQ(refusal(prepared(pageable, "there"), {"host memory without a pin"}).code(),
             Code::unsupported);
-  // Of a GPU that this Engine does not use.
+  // The Engine has not brought this stream's GPU up.
   const Status idle = refusal(prepared(gpu, "there"), {}, 1);
   EXPECT_EQ(idle.code(), Code::unsupported) << idle.to_string();
 }

@@ -1,5 +1,6 @@
 // Tests memory that its allocator is about to unmap while peers have it mapped.
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/fake_cuda/controls.hpp"
 #include "tests/support/held_stream.hpp"
 
 namespace linkspan::test {
@@ -77,14 +78,23 @@ TEST_F(EngineInvalidate, ABatchOfSeveralRegionsEndsBeforeAnyIsUnmapped) {
     remote.push_back(pair.remote(names[i]));
   }
   const std::uint32_t ours[] = {3, 0}, theirs[] = {700, 5};
+  // An unmapping waits for transfers that follow a user's stream, so the GPU is held if it can be.
+  const FakeCuda fake = FakeCuda::find();
+  std::optional<FakeCudaHold> gpu;
   HeldStream stream;
-  stream.hold();
-  const Transfer held = take(pair.peer.write(local, remote, Pages{kPage, 0, 0, ours, theirs},
-                                             {.deadline = 20s, .after = stream.order()}));
+  TransferOptions options{.deadline = 20s};
+  if (fake) {
+    gpu.emplace(fake, 0);
+  } else {
+    stream.hold();
+    options.after = stream.order();
+  }
+  const Transfer held =
+      take(pair.peer.write(local, remote, Pages{kPage, 0, 0, ours, theirs}, options));
   for (const std::string& name : names)
     EXPECT_EQ(pair.far.invalidate(name, 100ms).code(), Code::busy) << name;
   EXPECT_FALSE(pair.peer.write(local, remote, Pages{kPage, 0, 0, ours, theirs}).ok());
-  stream.go_on();
+  fake ? gpu->release() : stream.go_on();
   ASSERT_EQ(held.wait(10s).to_string(), "ok");
   for (std::size_t i = 0; i < names.size(); ++i) {
     EXPECT_EQ(pair.far.invalidate(names[i], 10s).to_string(), "ok");

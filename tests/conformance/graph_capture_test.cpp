@@ -7,8 +7,9 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
+#include "bench/bare/graph_entries.hpp"
 #include "tests/conformance/engine_fixture.hpp"
-#include "tests/support/graph_entries.hpp"
+#include "tests/support/driver_entries.hpp"
 
 namespace linkspan::test {
 namespace graph_capture_test {
@@ -22,7 +23,7 @@ class CapturingUser {
   static constexpr unsigned char kFill = 7;
 
   explicit CapturingUser(const cuda::Device& device)
-      : device_(device), graph_(cuda::GraphEntries::find()), mine_(make(device)) {
+      : device_(device), graph_(cuda::GraphEntries::find(cuda::driver_entry)), mine_(make(device)) {
     thread_ = std::thread([this] { run(); });
     begun_.get_future().wait();
   }
@@ -99,7 +100,7 @@ class GraphCapture : public ::testing::Test {
   void SetUp() override {
     if (const Status status = need_gpus(2); !status.ok()) GTEST_SKIP() << status.to_string();
     device = take(topology()->activate(topology()->devices()[0].uuid));
-    ASSERT_TRUE(cuda::GraphEntries::find());
+    ASSERT_TRUE(cuda::GraphEntries::find(cuda::driver_entry));
   }
 
   const cuda::Device* device = nullptr;

@@ -2,8 +2,9 @@
 #include <cstdlib>
 #include <memory>
 
+#include "bench/bare/graph_entries.hpp"
 #include "tests/driver_facts/fact.hpp"
-#include "tests/support/graph_entries.hpp"
+#include "tests/support/driver_entries.hpp"
 
 namespace linkspan::test {
 namespace capture_test {
@@ -18,7 +19,7 @@ class Capture : public Fact {
   void SetUp() override {
     Fact::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    graph = GraphEntries::find();
+    graph = GraphEntries::find(driver_entry);
     ASSERT_TRUE(graph);
     capturing = new_stream();
     other = new_stream();

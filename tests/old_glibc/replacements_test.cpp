@@ -1,4 +1,4 @@
-// What src/old_glibc puts in glibc's place, in a program that is linked as a shipped one is.
+// Tests the functions of src/old_glibc in a program that is linked as shipped programs are.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// tests/support/driver_entries.hpp - entries of the driver that tests call and the library does
-// not.
+// tests/support/driver_entries.hpp - entries and errors of the driver that tests use and the
+// library does not.
 //
 // They belong to the driver that the library uses, which stays loaded for the library's table.
 // Threads: any thread.
@@ -13,6 +13,9 @@
 #include "cuda/library.hpp"
 
 namespace linkspan::cuda {
+
+inline constexpr CUresult CUDA_ERROR_STREAM_CAPTURE_UNJOINED{904};
+inline constexpr CUresult CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD{908};
 
 /// Returns the entry; null if there is no driver, or it has no such entry.
 inline void* driver_entry(const char* name, int version) {

@@ -6,9 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "bench/bare/graph_entries.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
-#include "tests/support/graph_entries.hpp"
+#include "tests/support/driver_entries.hpp"
 #include "tests/support/kinds.hpp"
 #include "tests/support/take.hpp"
 
@@ -75,7 +76,7 @@ class UserGraph {
   cuda::DeviceScope enter() const { return take(device_->enter()); }
 
   const cuda::Device* const device_;
-  const cuda::GraphEntries graph_ = cuda::GraphEntries::find();
+  const cuda::GraphEntries graph_ = cuda::GraphEntries::find(cuda::driver_entry);
   cuda::Stream stream_;
   std::vector<cuda::CUgraphExec> executables_;
 };

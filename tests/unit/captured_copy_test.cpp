@@ -4,9 +4,10 @@
 #include <cstring>
 #include <thread>
 
+#include "bench/bare/graph_entries.hpp"
 #include "cuda/graph.hpp"
+#include "tests/support/driver_entries.hpp"
 #include "tests/support/fake_cuda/controls.hpp"
-#include "tests/support/graph_entries.hpp"
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::copy {
@@ -24,7 +25,7 @@ class CapturedCopyOnDevice : public cuda::OnDevice {
     if (IsSkipped() || HasFatalFailure()) return;
     if (device->copy_captured() == nullptr) GTEST_SKIP() << "needs a GPU and a build with kernels";
     gpus = std::move(topology);
-    graphs = cuda::GraphEntries::find();
+    graphs = cuda::GraphEntries::find(cuda::driver_entry);
     ASSERT_TRUE(graphs);
     make(stream, cuda::Stream::create(*scope));
     make(from, cuda::DeviceBuffer::create(*scope, kBytes));

@@ -147,9 +147,10 @@ std::string PeerScheduler::line_of(const TransferState& transfer, base::Time now
             (transfer.whole != nullptr ? "for transfer " + std::to_string(transfer.whole->id)
                                        : "region " + std::to_string(transfer.local->id().serial)) +
             (transfer.op == Op::write ? " to " : " from ") + quoted(transfer.remote->name) +
-            (!transfer.pairs ? ""
-                             : " and " + std::to_string(transfer.pairs->all().size() - 1) +
-                                   " more pairs of regions,") +
+            (transfer.all_pairs().size() == 1
+                 ? ""
+                 : " and " + std::to_string(transfer.all_pairs().size() - 1) +
+                       " more pairs of regions,") +
             " of peer " + std::to_string(transfer.peer);
   }
   text += ", " + age_of(now - transfer.submitted) + " old";

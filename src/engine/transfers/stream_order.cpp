@@ -23,8 +23,7 @@ Status refuse_capture(const cuda::DeviceScope& scope, const UserStream& stream) 
   if (!*captures) return {};
   return refused_order(Code::unsupported,
                        "the stream records a CUDA graph: Prepared::capture() makes a prepared "
-                       "transfer a part of it; "
-                       "submit others before or after");
+                       "transfer a part of it; submit others before or after");
 }
 
 }  // namespace

@@ -112,11 +112,9 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
       if (!planned.ok()) return status_of_pair(i, planned.status());
       size = planned->size;
       (one ? batches.own : batches.others.emplace_back()) = std::move(planned->plan);
+      if (!one) batches.others.back().keep();  // the lists are the user's
     }
-    if (!one) {
-      batches.others.back().keep();  // the lists are the user's
-      batches.by_pair.push_back({.plan = &batches.others.back()});
-    }
+    if (!one) batches.by_pair.push_back({.plan = &batches.others.back()});
     if (Status status = add_size(total, size); !status.ok()) return status;
   }
   return total;

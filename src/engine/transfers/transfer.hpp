@@ -29,7 +29,7 @@
 
 namespace linkspan::engine {
 
-/// What is copied between a pair of regions.
+/// Refers to the plan by which a transfer copies between two regions.
 struct PairPlan {
   const Plan* plan = nullptr;                  // of TransferBatches; also of other pairs
   const transport::KeptPages* kept = nullptr;  // of TransferBatches::prepared; may be null

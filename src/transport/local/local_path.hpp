@@ -20,7 +20,7 @@ namespace linkspan::transport::local {
 struct GpuCopiers;
 struct PublishedRegion;
 
-/// What decides the route of a pair of regions: pairs with the same can share a launch.
+/// Holds all that a route depends on besides the shape. Pairs with equal kinds can share a launch.
 struct PathKind {
   Mapped mapped = Mapped::nothing;
   MemoryKind local = MemoryKind::host, remote = MemoryKind::host;

@@ -33,8 +33,9 @@
 #include <thread>
 #include <vector>
 
+#include "bench/bare/graph_entries.hpp"
 #include "cuda/driver_abi.hpp"
-#include "tests/support/graph_entries.hpp"
+#include "tests/support/driver_entries.hpp"
 #include "tests/support/memory_entries.hpp"
 
 namespace linkspan::cuda::fake {

@@ -5,7 +5,8 @@
 #include <cstdlib>
 #include <future>
 
-#include "tests/support/graph_entries.hpp"
+#include "bench/bare/graph_entries.hpp"
+#include "tests/support/driver_entries.hpp"
 #include "tests/support/held_stream.hpp"
 #include "vcache/native/tests/fixture.hpp"
 
@@ -187,7 +188,7 @@ class NvlinkCapture : public NvlinkTransfer {
     EXPECT_EQ(to->difference(expected), "");
   }
 
-  const cuda::GraphEntries graphs = cuda::GraphEntries::find();
+  const cuda::GraphEntries graphs = cuda::GraphEntries::find(cuda::driver_entry);
   std::unique_ptr<GpuMemory> from, to;
   std::vector<Expected> expected;  // final contents of `to`
   cuda::CUstream other = nullptr, capturing = nullptr;

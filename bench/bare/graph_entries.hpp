@@ -1,18 +1,16 @@
-// tests/support/graph_entries.hpp - entries of the driver that only tests call: capturing a CUDA
-// graph, as PyTorch does beside us.
+// bench/bare/graph_entries.hpp - entries of the driver that capture and launch a CUDA graph, as
+// PyTorch does beside us. Bare code and tests call them.
 //
 // The library begins no capture, so these are no part of its table (cuda/driver_abi.hpp).
 // tests/abi/driver_abi_check.cpp holds them against cuda.h too.
 // Threads: any thread.
 #pragma once
 
-#include "tests/support/driver_entries.hpp"
+#include "cuda/driver_abi.hpp"
 
 namespace linkspan::cuda {
 struct OpaqueGraphExec;
 using CUgraphExec = OpaqueGraphExec*;
-inline constexpr CUresult CUDA_ERROR_STREAM_CAPTURE_UNJOINED{904};
-inline constexpr CUresult CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD{908};
 }  // namespace linkspan::cuda
 
 // X(name, version, parameters), as in cuda/driver_abi.hpp.
@@ -32,11 +30,12 @@ struct GraphEntries {
   LINKSPAN_GRAPH_ENTRIES(LINKSPAN_MEMBER)
 #undef LINKSPAN_MEMBER
 
-  /// Finds the entries. The members are null if the driver has none.
-  static GraphEntries find() {
+  /// Finds each by `entry(name, version)`. The members are null if the driver has none.
+  template <class Entry>
+  static GraphEntries find(const Entry& entry) {
     GraphEntries found;
 #define LINKSPAN_ASK(name, version, parameters) \
-  found.name = reinterpret_cast<decltype(found.name)>(driver_entry(#name, version));
+  found.name = reinterpret_cast<decltype(found.name)>(entry(#name, version));
     LINKSPAN_GRAPH_ENTRIES(LINKSPAN_ASK)
 #undef LINKSPAN_ASK
     return found;
