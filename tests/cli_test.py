@@ -23,6 +23,12 @@ TOOL, MODE = sys.argv[1:3]
 GPUS = {"cpu": 0, "simulated": 2}[MODE]
 TIMEOUT_S = 60
 # Of `bench --suite host --quick`, which are smaller than what they stand for.
+CPU_LATENCIES = {
+    "cpu_cpu.private.8B.submit_to_done.p50",
+    "cpu_cpu.private.4KiB.submit_to_done.p50",
+    "cpu_cpu.private.1MiB.submit_to_done.p50",
+    "cpu_cpu.shared.8B.submit_to_done.p50",
+}
 HOST_ROWS = {
     "gpu_gpu.1MiB",
     "gpu_gpu.bidir.1MiB",
@@ -53,6 +59,7 @@ HOST_ROWS = {
     "gpu_pageable.1MiB.read",
     "cpu_cpu.shared.1MiB",
     "cpu_cpu.private.1MiB",
+    *CPU_LATENCIES,
     "host_gpu.two_links.32MiB",
 }
 
@@ -256,7 +263,7 @@ class Bench(unittest.TestCase):
             self.assertGreaterEqual(row["max_us"], row["p99_us"])
             self.assertEqual(row["unit"], "us" if row["id"].endswith(".p50") else "GB/s")
         if not GPUS:
-            self.assertEqual(rows.keys(), {"cpu_cpu.shared.1MiB", "cpu_cpu.private.1MiB"})
+            self.assertEqual(rows.keys(), {"cpu_cpu.shared.1MiB", "cpu_cpu.private.1MiB"} | CPU_LATENCIES)
             self.assertIn("needs two GPUs", absent["pages.64x4KiB"])
             self.assertIn("needs a GPU", absent["pageable_gpu.1MiB"])
             return

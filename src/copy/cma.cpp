@@ -20,6 +20,9 @@ namespace linkspan::copy {
 namespace {
 
 constexpr std::size_t kVectors = 64;  // per call
+/// Time for which a process that was seen to live keeps its pid, for the kernel gives all others
+/// before it gives one again.
+constexpr Duration kPidKept = std::chrono::milliseconds(10);
 
 void* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -40,6 +43,15 @@ Status alive(const OtherProcess& other) {
     return Status(Code::invalid_argument, Scope::peer, "not a pidfd");
   return Status(Code::disconnected, Scope::peer,
                 "process " + std::to_string(other.pid) + " has ended");
+}
+
+/// Returns an error if the pid may be another process's now.
+Status has_its_pid(const OtherProcess& other, base::Time now) {
+  if (other.proof == nullptr) return alive(other);
+  if (now - other.proof->alive.load() < kPidKept) return {};
+  Status status = alive(other);
+  if (status.ok()) other.proof->alive = now;
+  return status;
 }
 
 Status failure(int error, const OtherProcess& other, bool read, const Piece& at) {
@@ -72,7 +84,7 @@ void drop_done(std::span<const Piece>& pieces, std::uint64_t& done) {
 /// Copies what one system call takes of the first pieces. Returns what the call returns; it stops
 /// before a fault, or at 2 GiB.
 ssize_t move_some(std::int64_t pid, bool read, std::span<const Piece> pieces, std::uint64_t done) {
-  std::array<iovec, kVectors> ours{}, theirs{};
+  std::array<iovec, kVectors> ours, theirs;  // NOLINT(*-member-init): only `count` are read
   const std::size_t count = std::min(pieces.size(), kVectors);
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t skip = i == 0 ? done : 0;
@@ -180,12 +192,19 @@ Status may_copy_across(std::int64_t pid) {
 }
 
 Status copy_across(const OtherProcess& other, bool read, std::span<const Piece> pieces) {
-  if (Status s = alive(other); !s.ok()) return s;
+  const base::Clock& clock = base::Clock::steady();
+  const base::Time begin = clock.now();
+  if (other.prompt != nullptr) other.prompt->store(false);
+  if (Status s = has_its_pid(other, begin); !s.ok()) return s;
   if (Status s = prove(other); !s.ok()) return s;
   std::uint64_t done = 0;  // of the first piece that is left
   for (;;) {
     drop_done(pieces, done);
-    if (pieces.empty()) return alive(other);  // the pid was its own all the while
+    if (pieces.empty()) {
+      const base::Time end = clock.now();
+      if (other.prompt != nullptr) other.prompt->store(end - begin <= kPrompt);
+      return has_its_pid(other, end);
+    }
     const ssize_t moved = move_some(other.pid, read, pieces, done);
     if (moved < 0 && errno == EINTR) continue;
     // The call stops before a fault (or at 2 GiB). Called again there, it returns the reason.

@@ -21,6 +21,8 @@ struct OtherProcess {
   std::int64_t pid = 0;
   int pidfd = -1;                 ///< Borrowed.
   ProcessProof* proof = nullptr;  ///< Borrowed. Null: no proof is needed.
+  /// Out: whether the last copy ended within kPrompt. Borrowed; may be null.
+  std::atomic<bool>* prompt = nullptr;
 };
 
 /// Returns OK if the kernel lets this process copy to and from that process's memory, without

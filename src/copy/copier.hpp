@@ -88,7 +88,11 @@ struct ProcessProof {
   std::uint64_t address = 0;
   std::array<std::byte, 16> bytes{};
   std::atomic<ProofState> state{ProofState::unknown};
+  std::atomic<base::Time> alive{base::Time{}};  ///< When the process was last seen to live.
 };
+
+/// Maximum duration of a copy across processes whose memory is called prompt.
+inline constexpr Duration kPrompt = std::chrono::milliseconds(1);
 
 struct Order {
   Method method = Method::cpu_threads;
@@ -100,6 +104,9 @@ struct Order {
   std::int64_t pid = 0;
   int pidfd = -1;
   ProcessProof* proof = nullptr;  ///< Borrowed likewise. Null: the pid is known to be right.
+  /// Cross-process, out: whether the last copy ended within kPrompt. Borrowed likewise; may be
+  /// null.
+  std::atomic<bool>* prompt = nullptr;
   bool remote_is_source = false;
   /// Cross-process: the peer that owns the memory, which may never answer a page fault
   /// (userfaultfd, FUSE, NFS). The orders of one peer get a share of the executors.
@@ -114,6 +121,9 @@ struct Order {
   /// cpu_threads: no access to either memory waits for another process, as in sealed tmpfs. start()
   /// then copies what is small itself.
   bool sealed = false;
+  /// cpu_threads and cross_process, for orders that CpuCopier::is_small() accepts: start() leaves
+  /// it to CpuCopier::run().
+  bool by_caller = false;
   /// GPU only: the order starts after the event, which was recorded in a user's stream and may not
   /// complete for long. Meanwhile the orders of one `stream` have a queue of their own.
   const cuda::Event* after = nullptr;

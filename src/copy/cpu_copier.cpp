@@ -70,14 +70,15 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   for (const Piece& piece : order.pieces) bytes += piece.bytes;
   CpuJob& job = jobs_[index];
   job.cut(order, chunk_bytes(order.method, bytes));
-  const bool here = order.method == Method::cpu_threads && order.sealed && bytes <= kInlineBytes &&
-                    order.pieces.size() <= kInlinePieces && !job.chunks.empty();
-  if (Status s = here ? Status() : start_threads(job.chunks.size()); !s.ok()) return s;
+  const bool here = !order.by_caller && order.method == Method::cpu_threads && order.sealed &&
+                    is_small(order.pieces);
+  const bool queued = !here && !order.by_caller;
+  if (Status s = queued ? start_threads(job.chunks.size()) : Status(); !s.ok()) return s;
   free_.pop_back();
   job.ticket = ++accepted_ * kOrders + index;
   if (here) {
-    job.status = job.copy(0);  // the only chunk
-    job.done.store(true, std::memory_order_relaxed);
+    job.begin_unqueued();
+    run(job.ticket);
     return job.ticket;
   }
   const base::Time now = clock_.now();
@@ -85,8 +86,27 @@ Result<Ticket> CpuCopier::start(const Order& order) {
       std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
   job.due = last_due_;
   job.last_poll = job.waiting_since = now;
-  queue_.add(job);
+  queued ? queue_.add(job) : job.begin_unqueued();
   return job.ticket;
+}
+
+bool CpuCopier::is_small(std::span<const Piece> pieces) noexcept {
+  std::uint64_t bytes = 0;
+  for (const Piece& piece : pieces.first(std::min(pieces.size(), kInlinePieces)))
+    bytes += piece.bytes;
+  return pieces.size() <= kInlinePieces && bytes <= kInlineBytes && bytes != 0;
+}
+
+void CpuCopier::run(Ticket ticket) noexcept {
+  CpuJob& job = jobs_[ticket % kOrders];
+  job.status = base::or_no_memory([&] { return job.copy(0); });  // the only chunk
+  job.done.store(true, std::memory_order_release);
+}
+
+void CpuCopier::help(Ticket ticket) noexcept {
+  while (const auto mine = queue_.claim_of(ticket))
+    queue_.finish(*mine->job, base::or_no_memory([&] { return mine->job->copy(mine->chunk); }),
+                  false);
 }
 
 void CpuCopier::abort(Ticket ticket) {

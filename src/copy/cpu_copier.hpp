@@ -1,17 +1,17 @@
 // copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
 //
-// start() copies a small order of sealed memory itself: waking an executor takes longer. It cuts
-// others into chunks and queues them. Executors take chunk after chunk in the order of the orders;
-// the one that ends the last chunk publishes the result. For `pageable` an executor has several
-// chunks in flight, one for each staging buffer; while its GPU moves none of them it takes chunks
-// that need no buffer.
-// A substitute starts when an order still waits for kPatience, and for each executor that is still
-// at an aborted order (job_queue.hpp).
-// Threads: start, abort, poll, expected: externally synchronised (under its transport's mutex).
-// Executors start with the first orders and are joined by the destructor. They block on the queue,
-// at most a millisecond while the GPU works for them, and on page faults.
-// Invariants: an order's job is reused only after poll() has returned its result; once `done` is
-// seen, no executor touches the order or its memory.
+// start() copies a small order of sealed memory itself: waking an executor takes longer. For the
+// same reason the caller of start() may run() a small copy across processes, off its locks, for
+// memory of another process may stop to answer. start() cuts others into chunks and queues them.
+// Executors take chunk after chunk in the order of the orders; the one that ends the last chunk
+// publishes the result. For `pageable` an executor has several chunks in flight, one for each
+// staging buffer; while its GPU moves none of them it takes chunks that need no buffer. A
+// substitute starts when an order still waits for kPatience, and for each executor that is still at
+// an aborted order (job_queue.hpp). Threads: start, abort, poll, expected: externally synchronised
+// (under its transport's mutex). run: any thread, once for its order. Executors start with the
+// first orders and are joined by the destructor. They block on the queue, at most a millisecond
+// while the GPU works for them, and on page faults. Invariants: an order's job is reused only after
+// poll() has returned its result; once `done` is seen, no executor touches the order or its memory.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class CpuCopier final : public Copier {
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
   /// Minimum of a `pageable` chunk, if a staging buffer is as large; the maximum is a buffer.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
-  /// Maximum of an order of sealed memory that start() copies.
+  /// Maximum of an order that start() or run() copies.
   static constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
   static constexpr std::size_t kInlinePieces = 64;
   static constexpr Duration kPatience = std::chrono::milliseconds(10);
@@ -59,6 +59,13 @@ class CpuCopier final : public Copier {
   /// or cross_process (needs Order::pid and Order::pidfd). The first failure ends the order and
   /// drops the chunks not begun.
   Result<Ticket> start(const Order& order) override;
+  /// Returns whether an order of these pieces is copied sooner than an executor wakes up.
+  static bool is_small(std::span<const Piece> pieces) noexcept;
+  /// OFF THE LOCK. Copies an order that was started with Order::by_caller.
+  void run(Ticket ticket) noexcept;
+  /// OFF THE LOCK, any thread. Copies chunks of an order that no executor has begun. Not for
+  /// `pageable`.
+  void help(Ticket ticket) noexcept;
   /// Drops the chunks not begun. The order ends as `canceled` if there were any.
   void abort(Ticket ticket) override;
   std::optional<Status> poll(Ticket ticket) override;  ///< Costs one atomic load while it runs.

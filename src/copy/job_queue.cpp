@@ -39,10 +39,18 @@ void CpuJob::cut(const Order& whole, std::uint64_t chunk_bytes) {
   if (filled != 0) chunks.push_back(pieces.size());
 }
 
+void CpuJob::begin_unqueued() {
+  next = chunks.size();
+  left = 0;
+  aborted = false;
+  done.store(false, std::memory_order_relaxed);
+}
+
 Status CpuJob::copy(std::size_t i) const {
   if (order.method == Method::cross_process)
-    return copy_across({.pid = order.pid, .pidfd = order.pidfd, .proof = order.proof},
-                       order.remote_is_source, chunk(i));
+    return copy_across(
+        {.pid = order.pid, .pidfd = order.pidfd, .proof = order.proof, .prompt = order.prompt},
+        order.remote_is_source, chunk(i));
   if (order.guarded) return copy_within(chunk(i));
   for (const Piece& piece : chunk(i))
     std::memcpy(reinterpret_cast<void*>(piece.to),          // NOLINT(performance-no-int-to-ptr)
@@ -143,12 +151,22 @@ std::optional<JobQueue::Claim> JobQueue::claim(const std::stop_token& stop, cons
   }
 }
 
-void JobQueue::finish(CpuJob& job, const Status& status) {
+std::optional<JobQueue::Claim> JobQueue::claim_of(Ticket ticket) {
+  const base::MutexLock lock(mutex_);
+  const auto found = std::ranges::find(queue_, ticket, &CpuJob::ticket);
+  if (found == queue_.end()) return std::nullopt;
+  CpuJob* const job = *found;
+  const std::size_t chunk = job->next++;
+  if (job->next == job->chunks.size()) queue_.erase(found);
+  return Claim{job, chunk};
+}
+
+void JobQueue::finish(CpuJob& job, const Status& status, bool by_executor) {
   const base::MutexLock lock(mutex_);
   if (!status.ok()) drop_rest(job, status);
   --unfinished_;
   if (job.order.method != Method::pageable && job.aborted) --stuck_;
-  if (job.order.method == Method::cross_process) {
+  if (by_executor && job.order.method == Method::cross_process) {
     const auto of = copying_of_.find(job.order.peer);
     if (of->second > share()) --beyond_share_;
     if (--of->second == 0) copying_of_.erase(of);

@@ -55,6 +55,8 @@ struct CpuJob {
   /// Keeps the order. Cuts its pieces into chunks that are as full as possible: a staging buffer
   /// has room for one chunk.
   void cut(const Order& whole, std::uint64_t chunk_bytes);
+  /// Prepares a job whose chunks the queue does not get.
+  void begin_unqueued();
   Status copy(std::size_t i) const;  ///< Copies a chunk by the CPU.
 };
 
@@ -76,8 +78,10 @@ class JobQueue {
   /// while, so that they are polled; while all of them are in use it returns chunks that need none.
   /// An executor that `replaces` another gets no `pageable` chunks; nothing: it ends.
   std::optional<Claim> claim(const std::stop_token& stop, const Staging& staging, bool replaces);
+  /// Claims a chunk of that order for a thread that is no executor; nothing: none is left.
+  std::optional<Claim> claim_of(Ticket ticket);
   /// Ends a chunk that was claimed. The first failure drops the job's chunks not begun.
-  void finish(CpuJob& job, const Status& status);
+  void finish(CpuJob& job, const Status& status, bool by_executor = true);
   /// Wakes all executors that wait for a chunk.
   void wake_all();
 

@@ -32,6 +32,13 @@ struct RegionId {
   friend bool operator==(const RegionId&, const RegionId&) = default;
 };
 
+/// What provides the pages of a region.
+enum class PageSource : std::uint8_t {
+  other,
+  pool,    ///< A stream-ordered pool of CUDA's.
+  kernel,  ///< The kernel alone: private host memory as AnonymousRanges finds it.
+};
+
 /// One of several adjacent allocations that cuMemMap mapped.
 struct MappedChunk {
   std::uint64_t bytes = 0;
@@ -52,7 +59,7 @@ class Region {
     /// For memory mapped by cuMemMap, the adjacent chunks that the region touches; together they
     /// are its `allocation`. Else empty.
     std::vector<MappedChunk> chunks = {};
-    bool pooled = false;  ///< Allocated from a stream-ordered pool.
+    PageSource pages = PageSource::other;
     /// Serial of the registered region of which this is a part, for one message over a network
     /// transport. 0: not a part.
     std::uint64_t part_of = 0;

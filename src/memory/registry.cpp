@@ -129,7 +129,7 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
       facts.allocation = asked->base;
       facts.allocation_bytes = asked->bytes;
     }
-    facts.pooled = asked->layout == cuda::Layout::pool;
+    if (asked->layout == cuda::Layout::pool) facts.pages = PageSource::pool;
     if (asked->layout == cuda::Layout::chunk)
       if (Status walked = walk_chunks(*topology_, *asked, facts); !walked.ok()) return walked;
   }
@@ -174,6 +174,8 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
     if (Status pinned = backing->pin(**device); !pinned.ok()) return pinned;
     facts.kind = MemoryKind::pinned;
   }
+  if (!pin && !peers.exclusive && anonymous_.contain(address, bytes))
+    facts.pages = PageSource::kernel;
   return insert(facts, std::move(backing));
 }
 

@@ -25,6 +25,7 @@
 #include "base/mutex.hpp"
 #include "linkspan/status.hpp"
 #include "linkspan/types.hpp"
+#include "memory/anonymous_ranges.hpp"
 #include "memory/descriptor.hpp"
 #include "memory/region.hpp"
 
@@ -179,6 +180,7 @@ class Registry {
 
   const std::uint64_t incarnation_;
   cuda::Topology* const topology_;
+  AnonymousRanges anonymous_;
 
   mutable base::Mutex mutex_;
   std::uint64_t last_serial_ LINKSPAN_GUARDED_BY(mutex_) = 0;

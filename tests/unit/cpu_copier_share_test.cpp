@@ -1,12 +1,11 @@
 // Tests a peer's memory that never answers a page fault: other orders still get executors.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -14,6 +13,7 @@
 
 #include "copy/cpu_copier.hpp"
 #include "tests/support/process.hpp"
+#include "tests/support/silent_pages.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::copy {
@@ -28,18 +28,11 @@ constexpr const char* kHelper = "silent_memory";
 /// Answers with the address of memory whose page faults no thread handles; with 0 if not root,
 /// which handling faults of another process's system call needs.
 void silent_memory_main(test::Line& line) {
-  void* const at =
-      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const base::Fd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
-  uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
-  uffdio_register range{.range = {.start = reinterpret_cast<std::uintptr_t>(at), .len = kBytes},
-                        .mode = UFFDIO_REGISTER_MODE_MISSING,
-                        .ioctls = 0};
-  const bool made = faults.valid() && ::ioctl(faults.get(), UFFDIO_API, &api) == 0 &&
-                    ::ioctl(faults.get(), UFFDIO_REGISTER, &range) == 0;
+  test::SilentPages silent(kBytes);
+  const bool made = silent.fall_silent();
   line.serve(
       [&](const test::Json&, const std::vector<base::Fd>&) -> Result<test::Answer> {
-        return test::Answer{made ? reinterpret_cast<std::uintptr_t>(at) : std::uintptr_t{0}, {}};
+        return test::Answer{made ? reinterpret_cast<std::uintptr_t>(silent.at()) : 0, {}};
       },
       [] { return false; });
 }
@@ -125,6 +118,31 @@ TEST_F(SilentMemory, LeavesSubstitutesToOthers_WhenItHasAllExecutors) {
   EXPECT_TRUE(copies(*copier));
   EXPECT_EQ(standing(2), 2u) << "a substitute went there";
   finish(*copier, asked);
+}
+
+TEST_F(SilentMemory, LeavesOthersToWhoeverHelps) {
+  const auto copier = take(CpuCopier::create(1));
+  const Ticket held = ask(*copier, 1);
+  EXPECT_EQ(standing(1), 1u);
+  std::vector<std::byte> from(3 * CpuCopier::kChunkBytes + 5), to(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + (i >> 9));
+  const Piece piece{address(to), address(from), from.size()};
+  for (const Method method : {Method::cpu_threads, Method::cross_process}) {
+    std::ranges::fill(to, std::byte{1});
+    const base::Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+    const Ticket ticket = take(copier->start({.method = method,
+                                              .pieces = {&piece, 1},
+                                              .pid = ::getpid(),
+                                              .pidfd = self.get(),
+                                              .peer = 2}));
+    copier->help(ticket);
+    const auto end = copier->poll(ticket);
+    ASSERT_TRUE(end.has_value()) << name_of(method);
+    EXPECT_EQ(end->to_string(), "ok");
+    EXPECT_TRUE(to == from);
+    copier->help(ticket);  // it has ended
+  }
+  finish(*copier, {held});
 }
 
 TEST_F(SilentMemory, HasItsExecutorReplaced_WhenItsOrderIsAborted) {

@@ -145,6 +145,60 @@ TEST_F(CpuCopierTest, CopiesSmallSealedMemoryBeforeStartReturns) {
   EXPECT_TRUE(run(*copier, {.pieces = std::span(more).first(1)}).ok());
 }
 
+TEST_F(CpuCopierTest, AbortOfWhatStartHasCopiedChangesNothing) {
+  const Bytes from = pattern(std::size_t{3} << 20, 1);
+  Bytes to(from.size(), kPoison);
+  const Piece small{address(to.data()), address(from.data()), 8};
+  const auto copied = copier->start({.pieces = {&small, 1}, .sealed = true});
+  ASSERT_TRUE(copied.ok());
+  copier->abort(*copied);
+  const auto end = copier->poll(*copied);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(end->ok()) << end->to_string();
+  const Piece all{address(to.data()), address(from.data()), from.size()};
+  EXPECT_EQ(run(*copier, {.pieces = {&all, 1}}).to_string(), "ok");
+  EXPECT_TRUE(to == from);
+}
+
+TEST_F(CpuCopierTest, LeavesASmallCopyAcrossProcessesToItsCaller) {
+  const base::Fd pidfd = pidfd_of(::getpid());
+  const Bytes from = pattern(4001, 1);
+  Bytes to(from.size(), kPoison);
+  const Piece piece{address(to.data()) + 3, address(from.data()) + 1, 3990};
+  EXPECT_TRUE(CpuCopier::is_small({&piece, 1}));
+  std::atomic<bool> prompt{false};
+  const auto ticket = copier->start({.method = Method::cross_process,
+                                     .pieces = {&piece, 1},
+                                     .pid = ::getpid(),
+                                     .pidfd = pidfd.get(),
+                                     .prompt = &prompt,
+                                     .by_caller = true});
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_EQ(executors(), 0u);
+  EXPECT_FALSE(copier->poll(*ticket).has_value());
+  copier->abort(*ticket);
+  EXPECT_FALSE(copier->poll(*ticket).has_value()) << "its caller may be at it";
+  copier->run(*ticket);
+  const auto end = copier->poll(*ticket);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(end->ok()) << end->to_string();
+  EXPECT_TRUE(prompt);
+  EXPECT_TRUE(to == expected_after(Bytes(to.size(), kPoison), from, {{3, 1, 3990}}));
+}
+
+TEST_F(CpuCopierTest, CopiesOnceWhatItsCallerCopies) {
+  const Bytes from = pattern(100, 1);
+  Bytes to(from.size(), kPoison);
+  const Piece piece{address(to.data()), address(from.data()), from.size()};
+  const auto ticket = copier->start({.pieces = {&piece, 1}, .sealed = true, .by_caller = true});
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_FALSE(copier->poll(*ticket).has_value());
+  EXPECT_TRUE(to == Bytes(from.size(), kPoison));
+  copier->run(*ticket);
+  EXPECT_TRUE(copier->poll(*ticket).has_value());
+  EXPECT_TRUE(to == from);
+}
+
 TEST_F(CpuCopierTest, CompletesWhatHasNoBytes) {
   const Piece empty[] = {{1, 1, 0}, {0, 0, 0}};
   for (const auto& pieces : {std::span<const Piece>(), std::span<const Piece>(empty)}) {
@@ -306,6 +360,9 @@ TEST_F(CpuCopierTest, SaysThatAProcessHasEnded) {
   Order reused = order;
   reused.pid = ::getpid();
   EXPECT_EQ(run(*copier, reused).code(), Code::disconnected);
+  ProcessProof proof{.state = ProcessProof::ProofState::right};
+  reused.proof = &proof;
+  EXPECT_EQ(run(*copier, reused).code(), Code::disconnected) << "it was not seen to live";
 }
 
 }  // namespace cpu_copier_test

@@ -415,7 +415,7 @@ class EngineFixture : public ::testing::Test {
     transfer->batches.own =
         engine::make_plan({{0, 0, transfer->bytes}}, transport().capabilities());
     transfer->batches.count = transfer->batches.own.batches;
-    transfer->submitted = base::Clock::steady().now();
+    transfer->ending.submitted = base::Clock::steady().now();
     transfer->ending.deadline = base::Time::max();
     EXPECT_EQ(transfer->batches.count, batches);
     EXPECT_TRUE(transfer->local->acquire());

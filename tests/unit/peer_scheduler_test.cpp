@@ -621,7 +621,7 @@ class PeerSchedulerMessages : public PeerSchedulerTest {
     auto transfer = std::make_shared<TransferState>();
     transfer->peer = 1;
     transfer->bytes = 40;
-    transfer->submitted = now();
+    transfer->ending.submitted = now();
     transfer->ending.deadline = base::Time::max();
     transfer->message = std::make_unique<MessageState>();
     transfer->message->sends = sends;

@@ -53,8 +53,8 @@ Result<std::shared_ptr<TransferState>> MessageService::submit(std::uint64_t peer
     return streams.status();
   }
   transfer->streams.adopt(*streams);
-  transfer->submitted = base::Clock::steady().now();
-  transfer->ending.deadline = submission_.deadline_of(options, transfer->submitted);
+  transfer->ending.submitted = base::Clock::steady().now();
+  transfer->ending.deadline = submission_.deadline_of(options, transfer->ending.submitted);
   if (Status status = begin(transfer); !status.ok()) {
     (void)x.memory.release();
     return status;

@@ -115,7 +115,8 @@ Result<control::ExportedRegion> RegistrationService::export_named(const control:
     return Status(Code::not_found, Scope::request, "the region is being deregistered");
   // The address may have other memory by now. Chunks and pools are checked where they are exported.
   if (const memory::Region::Facts& facts = registration->region().facts();
-      facts.kind == MemoryKind::device && facts.chunks.empty() && !facts.pooled)
+      facts.kind == MemoryKind::device && facts.chunks.empty() &&
+      facts.pages != memory::PageSource::pool)
     if (Status status =
             memory::validate_allocation(*context_.topology, facts.address, facts.id.buffer);
         !status.ok())

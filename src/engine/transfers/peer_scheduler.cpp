@@ -44,10 +44,16 @@ class PairsAfterNext final : public transport::WaitingPairs {
 }  // namespace
 
 Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
-  const base::MutexLock lock(mutex_);
-  touch();
-  if (Status status = check_room(); !status.ok()) return status;
-  return start(transfer);
+  {
+    const base::MutexLock lock(mutex_);
+    touch();
+    if (Status status = check_room(); !status.ok()) return status;
+    if (Status status = start(transfer); !status.ok()) return status;
+  }
+  // Endpoints end with this object, which the caller keeps.
+  if (const CopyByUser& mine = transfer->by_user; mine.endpoint != nullptr && mine.copy.now)
+    mine.make();
+  return {};
 }
 
 Status PeerScheduler::check_room() const {
@@ -87,6 +93,7 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
     waits_on_stream = must_wait_for_stream(status, *transfer);
     if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
   }
+  transfer->by_user.allowed = false;  // another thread may post the rest
   if (waits_on_stream) {
     transfer->batches.own.keep();
     stream_waits_.add(transfer, base::Clock::steady().now());
@@ -152,6 +159,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
                            ? std::span<const std::byte>(transfer.notification.bytes)
                            : std::span<const std::byte>(),
        .notifications_before = frames_.notified(),
+       .caller_copies = transfer.by_user.allowed && transfer.batches.count == 1,
        .cookie = cookie});
   if (!posted.ok()) {
     const Status& status = posted.status();
@@ -162,6 +170,8 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   if (has_path) transfer.batches.path_taken = posted->path;
   transfer.notification.in_batch = posted->notifies;
   transfer.streams.release_event = std::move(posted->event);
+  if (transfer.by_user.allowed && transfer.batches.count == 1 && posted->callers_copy.id != 0)
+    transfer.by_user = {.endpoint = &endpoint, .copy = posted->callers_copy};
   transfer.count_posted(posted->joined);
   if (transfer.batches.all_posted()) transfer.streams.mark.reset();
   return {};

@@ -88,7 +88,7 @@ Status PeerScheduler::copy(TransferState& whole) {
   copy->batches.own = make_plan({block}, transports_[*transport]->capabilities());
   copy->batches.count = copy->batches.own.batches;
   copy->whole = &whole;
-  copy->submitted = base::Clock::steady().now();
+  copy->ending.submitted = base::Clock::steady().now();
   copy->ending.deadline = base::Time::max();  // the whole's deadline applies
   if (!local->acquire())
     return {Code::canceled, Scope::request, "the memory was deregistered meanwhile"};

@@ -231,6 +231,9 @@ void PeerScheduler::wait(const TransferState& transfer, base::Time limit) {
   const base::Clock& clock = base::Clock::steady();
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
   const base::Time begin = clock.now();
+  if (!is_quiet() && transfer.by_user.endpoint != nullptr && !transfer.by_user.copy.now &&
+      begin < limit)
+    transfer.by_user.make();
   ++waiters_;
   for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
     if (!mutex_.try_lock()) {

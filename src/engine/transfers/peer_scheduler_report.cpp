@@ -33,7 +33,7 @@ void PeerScheduler::count_end(const TransferState& transfer) {
   std::string_view path = transfer.batches.path_taken.path;
   if (path.empty()) path = transfer.bytes == 0 ? "none" : "by_peer";
   counters_.succeeded(path, work_of(transfer), transfer.bytes,
-                      base::Clock::steady().now() - transfer.submitted);
+                      base::Clock::steady().now() - transfer.ending.submitted);
 }
 
 PeerMetrics PeerScheduler::metrics() {
@@ -153,7 +153,7 @@ std::string PeerScheduler::line_of(const TransferState& transfer, base::Time now
                        " more pairs of regions,") +
             " of peer " + std::to_string(transfer.peer);
   }
-  text += ", " + age_of(now - transfer.submitted) + " old";
+  text += ", " + age_of(now - transfer.ending.submitted) + " old";
   if (transfer.ending.deadline != base::Time::max())
     text += transfer.ending.deadline > now ? ", " + age_of(transfer.ending.deadline - now) + " left"
                                            : std::string(", its deadline has passed");

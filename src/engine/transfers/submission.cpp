@@ -180,6 +180,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, const Region
   auto transfer = base::make_recycled<TransferState>();
   static_cast<TransferEndpoints&>(*transfer) = *std::move(between);
   transfer->batches.own = std::move(planned->plan);
+  transfer->by_user.allowed = true;
   return released(start(std::move(transfer), planned->size, options));
 }
 
@@ -250,8 +251,8 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
   transfer->batches.count_all(transfer->all_pairs().size());
   transfer->streams.adopt(*streams);
   transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
-  transfer->submitted = base::Clock::steady().now();
-  transfer->ending.deadline = deadline_of(options, transfer->submitted);
+  transfer->ending.submitted = base::Clock::steady().now();
+  transfer->ending.deadline = deadline_of(options, transfer->ending.submitted);
   const bool one_pair = !transfer->pairs;
   if (one_pair && !transfer->local->acquire())
     return refuse(Code::invalid_argument, "the local region was deregistered");

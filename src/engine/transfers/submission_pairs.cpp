@@ -129,6 +129,7 @@ Submission::Submitted Submission::submit(std::uint64_t peer, Op op, std::span<co
   const auto size = plan(transfer->batches, **between, pairs);
   if (!size.ok()) return size.status();
   transfer->use(*std::move(between));
+  transfer->by_user.allowed = true;
   return released(start(std::move(transfer), *size, options));
 }
 

@@ -190,6 +190,7 @@ Submission::Submitted Submission::post_each(const std::shared_ptr<PreparedState>
     for (std::size_t i = 0; i < count; ++i)
       batches.by_pair.push_back(prepared->pairs[index_at(i)].copied);
   }
+  transfer->by_user.allowed = true;
   return released(start(std::move(transfer), *size, options));
 }
 
@@ -247,6 +248,7 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
       *transfer, prepared, prepared.pairs.size(), [](std::size_t i) { return i; }, size_of,
       options);
   if (!size.ok()) return size.status();
+  transfer->by_user.allowed = true;
   return released(start(std::move(transfer), *size, options));
 }
 

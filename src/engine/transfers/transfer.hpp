@@ -96,9 +96,18 @@ struct TransferNotification {
   bool to_send() const noexcept { return !in_batch && !bytes.empty(); }
 };
 
-/// How a transfer is made to end.
+/// What the user's threads may copy of a transfer of one batch. Constant once it is submitted.
+struct CopyByUser {
+  bool allowed = false;                     // no other transfer waits for the submitting thread
+  transport::Endpoint* endpoint = nullptr;  // null: nothing
+  transport::CallersCopy copy;
+
+  void make() const { endpoint->copy_as_caller(copy); }
+};
+
+/// When a transfer began, and how it is made to end.
 struct TransferEnding {
-  base::Time deadline{};
+  base::Time submitted{}, deadline{};
   bool canceled = false, expired = false;
   bool finishing = false;  // only its notification is left to send
   Status first_error;      // becomes TransferState::end
@@ -132,11 +141,11 @@ struct TransferState : TransferPairs {
   std::uint64_t id = 0;
   std::uint64_t bytes =
       0;  // submitted; of a receive its capacity, and when quiet the bytes received
-  base::Time submitted{};
   // Set for a two-sided transfer. Its plan stays empty: the copy is another transfer.
   std::unique_ptr<MessageState> message;
   TransferState* whole = nullptr;  // set for such a copy: the two-sided transfer, which outlives it
   TransferBatches batches;
+  CopyByUser by_user;
   TransferNotification notification;
   TransferStreams streams;
   TransferEnding ending;

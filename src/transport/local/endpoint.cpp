@@ -104,6 +104,8 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   }
   posted.path = inflight.path;
   posted.joined = own.joined.size();
+  if (own.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))
+    posted.callers_copy = {.id = inflight.local_copy.ticket, .now = own.by_caller};
   ++ours_;
   return posted;
 }
@@ -239,11 +241,32 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   by_index ? inflight.place(here, there, *shape.pages, batch)
            : inflight.place(here, there, shape.blocks());
   inflight.state = BatchState::copying;
+  auto* const own = std::get_if<OwnBatch>(&inflight.role);
+  if (own != nullptr)
+    own->by_caller = batch.caller_copies && is_for_caller(inflight) &&
+                     copy::CpuCopier::is_small(local_copy.pieces);
   Status status = start_some(inflight, streams, event);
+  if (own != nullptr && !status.ok()) own->by_caller = false;
   // advance() tries again, except after an event, which is valid during this call only.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
   if (by_index) local_copy.keep_indices();
   return {};
+}
+
+/// Returns whether the copy waits for none but the kernel, as far as this side can know.
+bool LocalEndpoint::is_for_caller(const LocalInflightBatch& inflight) {
+  const auto is_prompt = [](const LocalKey& key) {
+    return key.kind == MemoryKind::shared || key.anonymous;
+  };
+  const copy::Method method = inflight.local_copy.method;
+  return is_prompt(inflight.target->key) && is_prompt(inflight.remote->key()) &&
+         (method == copy::Method::cpu_threads ||
+          (method == copy::Method::cross_process && inflight.remote->prompt()));
+}
+
+void LocalEndpoint::copy_as_caller(CallersCopy copy) {
+  copy::CpuCopier& cpu = *transport_.copiers.cpu;
+  copy.now ? cpu.run(copy.id) : cpu.help(copy.id);
 }
 
 /// Estimates when a request ends; the peer runs requests one after the other.

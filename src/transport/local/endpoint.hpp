@@ -38,6 +38,7 @@ class LocalEndpoint final : public Endpoint {
   ~LocalEndpoint() override;
 
   Result<Posted> post(const Batch& batch) override;
+  void copy_as_caller(CallersCopy copy) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;
@@ -80,6 +81,7 @@ class LocalEndpoint final : public Endpoint {
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
                CheckedShape shape, const Batch& batch = {},
                std::optional<cuda::PooledEvent>* event = nullptr);
+  static bool is_for_caller(const LocalInflightBatch& inflight);
   Status request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
                       std::uint64_t remote_serial, std::span<const Block> blocks);
   Status share_completion_flags();

@@ -17,6 +17,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
       ctas = std::min(gpu->usual->ctas(), ctas);
   const std::span<const copy::Piece> wave = local_copy.next_pieces();
   const PeerProcess process = channel_.process();
+  const auto* const own = std::get_if<OwnBatch>(&inflight.role);
   auto ticket = local_copy.copier->start(
       {.method = local_copy.method,
        .pieces = wave,
@@ -25,6 +26,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
        .pid = process.pid,
        .pidfd = process.pidfd,
        .proof = &proof_,
+       .prompt = &inflight.remote->prompt(),
        .remote_is_source = inflight.op == Op::read,
        .peer = peer_.incarnation,
        .link = local_copy.link,
@@ -35,6 +37,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
        .guarded = touches_private_memory(inflight),
        .sealed = inflight.target->key.kind == MemoryKind::shared &&
                  inflight.remote->key().kind == MemoryKind::shared,
+       .by_caller = own != nullptr && own->by_caller,
        .after = streams.after,
        .stream = streams.stream,
        .release = streams.wants_event && wave.size() == local_copy.pieces.size() ? event : nullptr,

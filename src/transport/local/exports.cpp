@@ -22,7 +22,7 @@ std::uint64_t id_of(const std::vector<memory::MappedChunk>& chunks) {
 
 Status export_memory(const cuda::Device& device, const memory::Region::Facts& facts,
                      LocalKey& key) {
-  if (facts.pooled) {
+  if (facts.pages == memory::PageSource::pool) {
     if (auto pool = cuda::export_pool(device, facts.allocation); !pool.ok()) return pool.status();
     auto pointer = cuda::export_pool_pointer(device, facts.allocation);
     if (!pointer.ok()) return pointer.status();

@@ -62,6 +62,7 @@ struct OwnBatch {
   // The peer's regions of further pairs with the same pages, borrowed as Batch::remote is.
   std::vector<const ImportedMemory*> joined;
   std::unique_ptr<BouncedBatch> bounced;
+  bool by_caller = false;  // the caller of post() copies it
 };
 
 /// Role: a copy that the peer has requested.

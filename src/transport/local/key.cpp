@@ -31,7 +31,7 @@ std::vector<std::byte> encode(const LocalKey& key) {
       key.peers.write, key.peers.exclusive, key.bytes, key.address, gpu, key.allocation_offset, ipc,
       key.handle.memfd, why, key.handle.chunks ? key.handle.chunks->count : 0,
       key.handle.chunks ? key.handle.chunks->bytes : 0,
-      key.handle.chunks ? key.handle.chunks->id : 0, pool));
+      key.handle.chunks ? key.handle.chunks->id : 0, pool, key.anonymous));
   return finished(out);
 }
 
@@ -49,6 +49,7 @@ Result<LocalKey> decode_key(std::span<const std::byte> bytes) {
   key.peers = {wire->read(), wire->write(), wire->exclusive()};
   key.bytes = wire->bytes();
   key.address = wire->address();
+  key.anonymous = wire->anonymous();
   if (!take(wire->gpu(), key.gpu)) return corrupt_key("key with a malformed GPU UUID");
   key.allocation_offset = wire->allocation_offset();
   if (wire->ipc_handle() != nullptr && !take(wire->ipc_handle(), key.handle.ipc.emplace()))

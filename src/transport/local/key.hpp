@@ -51,6 +51,7 @@ struct LocalKey {
   Permissions peers;
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;  ///< In the owner's process. 0: not reachable by address.
+  bool anonymous = false;     ///< memory::PageSource::kernel.
   GpuUuid gpu{};
   std::uint64_t allocation_offset = 0;
   ShareableHandle handle;

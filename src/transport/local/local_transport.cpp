@@ -113,6 +113,7 @@ Result<memory::PublishedKey> LocalTransport::publish(const memory::Region& regio
          .peers = facts.peers,
          .bytes = facts.bytes,
          .address = facts.peers.exclusive ? 0 : facts.address,
+         .anonymous = facts.pages == memory::PageSource::kernel,
          .gpu = facts.gpu,
          .allocation_offset = facts.address - facts.allocation,
          .handle = {}};

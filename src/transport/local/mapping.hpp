@@ -102,11 +102,14 @@ class ImportedMemory {
   std::pair<std::vector<DeviceView>, std::shared_ptr<cuda::SharedRange>> unmap()
       LINKSPAN_EXCLUDES(mutex_);
   bool same_process() const noexcept { return same_process_; }
+  /// Whether the last copy across processes ended at once. Any thread.
+  std::atomic<bool>& prompt() const noexcept { return prompt_; }
 
  private:
   const LocalKey key_;
   const std::shared_ptr<RegionLivenessView> liveness_;  // other owners: mappings of that peer
   bool same_process_ = false;
+  mutable std::atomic<bool> prompt_{false};
   std::uint64_t host_address_ = 0;
   std::shared_ptr<HostMapping> host_;  // the other owners are regions in the same memfd
 
