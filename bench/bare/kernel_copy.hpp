@@ -64,7 +64,7 @@ class KernelCopy {
   /// Copies the first `bytes` of the list to memory of the GPU.
   Status upload(const cuda::DeviceScope& scope, std::uint64_t bytes);
   std::uint64_t entry_bytes(std::uint64_t bytes) const;
-  /// The entries that pieces are cut into, of at most `entry` bytes.
+  /// Counts the entries that pieces are cut into, of at most `entry` bytes each.
   struct ListSize {
     std::uint64_t entry = 0;
     std::uint32_t count = 0;

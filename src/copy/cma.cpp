@@ -20,8 +20,8 @@ namespace linkspan::copy {
 namespace {
 
 constexpr std::size_t kVectors = 64;  // per call
-/// Time for which a process that was seen to live keeps its pid, for the kernel gives all others
-/// before it gives one again.
+/// Time for which the pid of a process that was seen to live cannot be another's: the kernel gives
+/// all other numbers before it gives one again.
 constexpr Duration kPidKept = std::chrono::milliseconds(10);
 
 void* pointer(std::uint64_t address) noexcept {

@@ -103,10 +103,12 @@ void CpuCopier::run(Ticket ticket) noexcept {
   job.done.store(true, std::memory_order_release);
 }
 
-void CpuCopier::help(Ticket ticket) noexcept {
-  while (const auto mine = queue_.claim_of(ticket))
+bool CpuCopier::help(Ticket ticket) noexcept {
+  const auto mine = queue_.claim_of(ticket);
+  if (mine)
     queue_.finish(*mine->job, base::or_no_memory([&] { return mine->job->copy(mine->chunk); }),
                   false);
+  return mine.has_value();
 }
 
 void CpuCopier::abort(Ticket ticket) {

@@ -1,8 +1,8 @@
 // copy/cpu_copier.hpp - copies by CPU threads: memcpy, other processes' memory, pageable memory.
 //
 // start() copies a small order of sealed memory itself: waking an executor takes longer. For the
-// same reason the caller of start() may run() a small copy across processes, off its locks, for
-// memory of another process may stop to answer. start() cuts others into chunks and queues them.
+// same reason the caller of start() may run() a small copy across processes, off its locks, because
+// memory of another process may stop answering. start() cuts others into chunks and queues them.
 // Executors take chunk after chunk in the order of the orders; the one that ends the last chunk
 // publishes the result. For `pageable` an executor has several chunks in flight, one for each
 // staging buffer; while its GPU moves none of them it takes chunks that need no buffer. A
@@ -63,9 +63,9 @@ class CpuCopier final : public Copier {
   static bool is_small(std::span<const Piece> pieces) noexcept;
   /// OFF THE LOCK. Copies an order that was started with Order::by_caller.
   void run(Ticket ticket) noexcept;
-  /// OFF THE LOCK, any thread. Copies chunks of an order that no executor has begun. Not for
-  /// `pageable`.
-  void help(Ticket ticket) noexcept;
+  /// OFF THE LOCK, any thread. Copies a chunk of an order that no executor has begun. Returns false
+  /// if there is none. Not for `pageable`.
+  bool help(Ticket ticket) noexcept;
   /// Drops the chunks not begun. The order ends as `canceled` if there were any.
   void abort(Ticket ticket) override;
   std::optional<Status> poll(Ticket ticket) override;  ///< Costs one atomic load while it runs.

@@ -139,10 +139,8 @@ std::optional<JobQueue::Claim> JobQueue::claim(const std::stop_token& stop, cons
         drop_rest(*job, base::no_memory());
         continue;
       }
-      const std::size_t chunk = job->next++;
-      if (job->next == job->chunks.size()) std::erase(queue_, job);
       if (across && ++copying_of_[job->order.peer] > share()) ++beyond_share_;
-      return Claim{job, chunk};
+      return take_chunk(*job);
     }
     if (staging.idle() && stop.stop_requested()) return std::nullopt;
     const Duration wait = staging.idle() ? std::chrono::minutes(1) : staging.patience();
@@ -155,10 +153,13 @@ std::optional<JobQueue::Claim> JobQueue::claim_of(Ticket ticket) {
   const base::MutexLock lock(mutex_);
   const auto found = std::ranges::find(queue_, ticket, &CpuJob::ticket);
   if (found == queue_.end()) return std::nullopt;
-  CpuJob* const job = *found;
-  const std::size_t chunk = job->next++;
-  if (job->next == job->chunks.size()) queue_.erase(found);
-  return Claim{job, chunk};
+  return take_chunk(**found);
+}
+
+JobQueue::Claim JobQueue::take_chunk(CpuJob& job) {
+  const std::size_t chunk = job.next++;
+  if (job.next == job.chunks.size()) std::erase(queue_, &job);
+  return {&job, chunk};
 }
 
 void JobQueue::finish(CpuJob& job, const Status& status, bool by_executor) {

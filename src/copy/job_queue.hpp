@@ -96,6 +96,8 @@ class JobQueue {
  private:
   unsigned share() const noexcept { return executors_ < 2 ? 1 : executors_ / 2; }
   void drop_rest(CpuJob& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
+  /// Takes the next chunk of a queued job.
+  Claim take_chunk(CpuJob& job) LINKSPAN_REQUIRES(mutex_);
   /// Returns the first queued job of which an executor may take a chunk, or null.
   CpuJob* choose(const Staging& staging, bool replaces) LINKSPAN_REQUIRES(mutex_);
   bool is_within_share(const CpuJob& job) const LINKSPAN_REQUIRES(mutex_);

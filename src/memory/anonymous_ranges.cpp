@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <string>
+
+#include "memory/page_access.hpp"
 
 namespace linkspan::memory {
 
@@ -11,15 +12,8 @@ std::vector<AnonymousRanges::Range> AnonymousRanges::read() {
   std::vector<Range> ranges;
   std::ifstream smaps("/proc/self/smaps");
   for (std::string line; std::getline(smaps, line);) {
-    if (line.find('-') < line.find(' ')) {  // begin-end rights offset device inode ...
-      std::istringstream fields(line);
-      std::string rights, offset, device;
-      std::uint64_t inode = 0;
-      char dash = 0;
-      Range& range = ranges.emplace_back();
-      fields >> std::hex >> range.begin >> dash >> range.end >> rights >> offset >> device >>
-          std::dec >> inode;
-      range.anonymous = fields && device == "00:00" && inode == 0;
+    if (const auto range = parse_range(line)) {
+      ranges.push_back({range->begin, range->end, !range->of_file});
     } else if (line.starts_with("VmFlags:") && !ranges.empty()) {
       // A userfaultfd gets faults of missing, write-protected or minor pages.
       for (const char* flag : {" um", " uw", " ui"})

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
@@ -16,12 +17,6 @@
 
 namespace linkspan::memory {
 namespace {
-
-/// One mapping of this process.
-struct PageRange {
-  std::uint64_t begin = 0, end = 0;
-  PageAccess access;
-};
 
 /// The kernel's struct procmap_query (linux/fs.h of 6.11).
 struct MapQuery {
@@ -58,21 +53,30 @@ template <class Each>
 bool read_text(std::uint64_t address, Each each) {
   std::ifstream maps("/proc/self/maps");
   if (!maps) return false;
-  for (std::string line; std::getline(maps, line);) {  // begin-end rwxp ...
-    PageRange range;
-    const char* const end = line.data() + line.size();
-    auto at = std::from_chars(line.data(), end, range.begin, 16);
-    if (at.ec != std::errc() || at.ptr == end) return false;
-    at = std::from_chars(at.ptr + 1, end, range.end, 16);
-    if (at.ec != std::errc() || end - at.ptr < 3) return false;
-    if (range.end <= address) continue;
-    range.access = {at.ptr[1] == 'r', at.ptr[2] == 'w'};
-    if (!each(range)) break;
+  for (std::string line; std::getline(maps, line);) {
+    const auto range = parse_range(line);
+    if (!range) return false;
+    if (range->end > address && !each(*range)) break;
   }
   return true;
 }
 
 }  // namespace
+
+std::optional<PageRange> parse_range(std::string_view line) {  // begin-end rwxp offset device inode
+  PageRange range;
+  const char* const end = line.data() + line.size();
+  auto at = std::from_chars(line.data(), end, range.begin, 16);
+  if (at.ec != std::errc() || at.ptr == end || *at.ptr != '-') return std::nullopt;
+  at = std::from_chars(at.ptr + 1, end, range.end, 16);
+  if (at.ec != std::errc() || end - at.ptr < 3) return std::nullopt;
+  range.access = {at.ptr[1] == 'r', at.ptr[2] == 'w'};
+  std::string_view device(at.ptr, end);
+  for (int fields = 0; fields < 3; ++fields)
+    device.remove_prefix(std::min(device.find(' '), device.size() - 1) + 1);
+  range.of_file = device != "00:00 0" && !device.starts_with("00:00 0 ");
+  return range;
+}
 
 PageAccess page_access(std::uint64_t address, std::uint64_t bytes) {
   const std::uint64_t end = address + bytes;

@@ -7,12 +7,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace linkspan::memory {
 
 struct PageAccess {
   bool read = true, write = true;
 };
+
+/// One mapping of this process.
+struct PageRange {
+  std::uint64_t begin = 0, end = 0;
+  PageAccess access;
+  bool of_file = false;  ///< Of a file or shared memory; else anonymous. Set by parse_range().
+};
+
+/// Parses a mapping's line in /proc/self/maps or smaps; nothing: it is none.
+std::optional<PageRange> parse_range(std::string_view line);
 
 /// Returns the rights that all pages of the range have by their mappings; none if a part is not
 /// mapped. Returns both if /proc cannot be read: then only the copy itself shows it. Costs one

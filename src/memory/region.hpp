@@ -32,7 +32,7 @@ struct RegionId {
   friend bool operator==(const RegionId&, const RegionId&) = default;
 };
 
-/// What provides the pages of a region.
+/// Names who provides the pages of a region.
 enum class PageSource : std::uint8_t {
   other,
   pool,    ///< A stream-ordered pool of CUDA's.

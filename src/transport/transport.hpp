@@ -140,15 +140,15 @@ struct Batch {
   /// Notifications that this side sent over the control connection before. The peer's user gets
   /// `notification` after these.
   std::uint64_t notifications_before = 0;
-  /// The caller of post() makes a Posted::callers_copy that is `now`.
+  /// Promises that the caller of post() makes a Posted::callers_copy that is `now`.
   bool caller_copies = false;
   std::uint64_t cookie = 0;  ///< Unique among those in flight; returned in the Completion.
 };
 
-/// The part of a batch that the submitting thread may copy.
+/// Names the part of a batch that the user's threads may copy.
 struct CallersCopy {
   std::uint64_t id = 0;  ///< For Endpoint::copy_as_caller(). 0: none.
-  bool now = false;      ///< The batch waits for that. Else it is sooner done if the user waits.
+  bool now = false;      ///< Nobody else copies it. Else whoever waits may take part.
 };
 
 /// Describes a batch that a transport has started; post() returns it.
@@ -229,9 +229,9 @@ class Endpoint {
   /// batch depends on a CUDA stream and no GPU of this process copies it. unreachable: no path.
   /// canceled: closed. timed_out, disconnected: no peer.
   virtual Result<Posted> post(const Batch& batch) = 0;
-  /// OFF THE LOCK. Copies sooner than another thread would wake up for it. Once if it is `now`;
-  /// else any thread, at any time.
-  virtual void copy_as_caller(CallersCopy /*copy*/) {}
+  /// OFF THE LOCK. Copies all of it if it is `now`, else at most a MiB that no other thread has
+  /// begun. Returns whether there was any. `now`: once; else any thread, at any time.
+  virtual bool copy_as_caller(CallersCopy /*copy*/) { return false; }
   /// Asks for an early end. The Completion still comes once the batch is quiet, as OK or as
   /// `canceled`, after which any part may have been written. Ignores a cookie not in flight.
   virtual void cancel(std::uint64_t cookie) = 0;

@@ -26,13 +26,26 @@ bool has_executor() {
   return false;
 }
 
-/// Moves blocks of many sizes both ways between memory of these kinds, and checks all bytes.
-void move_all_sizes(const std::string& near, const std::string& far) {
+/// Memory here and at a peer.
+struct Between {
+  Between(const std::string& near, const std::string& far) {
+    here = Held::make(pair.engine, {.kind = near, .bytes = kBytes});
+    pair.far.add("there", {.kind = far, .bytes = kBytes});
+    there = pair.remote("there");
+  }
+  Status write(const Block& block) {
+    return finished(pair.peer.write(here.region, there, std::span(&block, 1)));
+  }
+
   Held here;  // outlives the Engine
   Pair pair;
-  here = Held::make(pair.engine, {.kind = near, .bytes = kBytes});
-  pair.far.add("there", {.kind = far, .bytes = kBytes});
-  const RemoteRegion there = pair.remote("there");
+  RemoteRegion there;
+};
+
+/// Moves blocks of many sizes both ways between memory of these kinds, and checks all bytes.
+void move_all_sizes(const std::string& near, const std::string& far) {
+  Between between(near, far);
+  auto& [here, pair, there] = between;
   std::uint64_t seed = 1;
   for (const std::uint64_t bytes : {8u, 1u, 4095u, 4096u, 65535u, 65536u, 65537u, 3u})
     for (const std::uint64_t count : {1u, 3u}) {
@@ -61,19 +74,11 @@ TEST(CallersCopy, MovesEachSizeOfMappedMemory) { move_all_sizes("host", "shared"
 TEST(CallersCopy, MovesEachSizeOfSharedMemory) { move_all_sizes("shared", "host"); }
 
 TEST(CallersCopy, OfTwoThreadsAtOneRegionEachEnds) {
-  Held here;
-  Pair pair;
-  here = Held::make(pair.engine, {.kind = "host"});
-  pair.far.add("there", {.kind = "host"});
-  const RemoteRegion there = pair.remote("there");
+  Between between("host", "host");
   const auto write_many = [&](std::uint64_t at) {
-    const Block block{at, at, 8};
-    for (int i = 0; i < 2000; ++i) {
-      const Status status =
-          take(pair.peer.write(here.region, there, std::span(&block, 1))).wait(10s);
-      if (!status.ok()) return status;
-    }
-    return Status();
+    Status status;
+    for (int i = 0; i < 2000 && status.ok(); ++i) status = between.write({at, at, 8});
+    return status;
   };
   auto other = std::async(std::launch::async, write_many, 64);
   EXPECT_EQ(write_many(0).to_string(), "ok");
@@ -81,14 +86,8 @@ TEST(CallersCopy, OfTwoThreadsAtOneRegionEachEnds) {
 }
 
 TEST(CallersCopy, WakesNoExecutorForMappedMemory) {
-  Held here;
-  Pair pair;
-  here = Held::make(pair.engine, {.kind = "host"});
-  pair.far.add("there", {.kind = "shared"});
-  const RemoteRegion there = pair.remote("there");
-  for (int i = 0; i < 3; ++i)
-    EXPECT_EQ(finished(pair.peer.write(here.region, there, std::span(&kWord, 1))).to_string(),
-              "ok");
+  Between between("host", "shared");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(between.write(kWord).to_string(), "ok");
   EXPECT_FALSE(has_executor());
 }
 
@@ -157,22 +156,17 @@ class CallersCopySilent : public ::testing::Test {
 };
 
 TEST_F(CallersCopySilent, HoldsTheCallerUntilThePeerIsDead_AndNobodyElse) {
-  Held other;  // outlives the Engine
-  Pair pair;
-  SmallWrites writes(pair.engine, address_);
+  Between others("host", "host");
+  Engine& engine = others.pair.engine;
+  SmallWrites writes(engine, address_);
   writes.be_prompt();
-  other = Held::make(pair.engine, {.kind = "host"});
-  pair.far.add("there", {.kind = "host"});
-  const RemoteRegion there = pair.remote("there");
   fall_silent();
   if (IsSkipped()) return owner_->kill();
   auto held = std::async(std::launch::async, [&] { return writes.write().wait(10s); });
   EXPECT_EQ(held.wait_for(300ms), std::future_status::timeout) << "an executor copies";
 
-  for (int i = 0; i < 20; ++i)
-    EXPECT_EQ(finished(pair.peer.write(other.region, there, std::span(&kWord, 1))).to_string(),
-              "ok");
-  EXPECT_NE(pair.engine.dump().find("not quiet"), std::string::npos) << pair.engine.dump();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(others.write(kWord).to_string(), "ok");
+  EXPECT_NE(engine.dump().find("not quiet"), std::string::npos) << engine.dump();
   const auto begin = base::Clock::steady().now();
   EXPECT_FALSE(writes.peer.close(200ms).ok()) << "a transfer is in flight";
   EXPECT_LT(base::Clock::steady().now() - begin, 2s);

@@ -45,6 +45,20 @@ TEST_F(PageAccessTest, SeesEachMappingOfTheRange) {
   EXPECT_TRUE(is(6, 2, false, false));
 }
 
+TEST(PageRangeTest, IsParsed_WhateverTheFileIsCalled) {
+  const auto file = parse_range("7f00-8f00 r--p 00001000 fd:01 42    /tmp/ 00:00 0 x");
+  ASSERT_TRUE(file.has_value());
+  EXPECT_EQ(file->begin, 0x7f00u);
+  EXPECT_EQ(file->end, 0x8f00u);
+  EXPECT_TRUE(file->access.read && !file->access.write && file->of_file);
+  EXPECT_FALSE(parse_range("1000-2000 rw-p 00000000 00:00 0")->of_file);
+  EXPECT_FALSE(parse_range("1000-2000 -w-p 00000000 00:00 0    [heap]")->of_file);
+  EXPECT_FALSE(parse_range("1000-2000 -w-p 00000000 00:00 0")->access.read);
+  EXPECT_TRUE(parse_range("1000-2000 rw-s 00000000 00:01 7    /dev/zero (deleted)")->of_file);
+  for (const char* other : {"", "Anonymous:   4 kB", "1000", "1000-", "1000-2000", "VmFlags: rd"})
+    EXPECT_FALSE(parse_range(other).has_value()) << other;
+}
+
 TEST_F(PageAccessTest, RefusesRightsThatPagesDoNotHave) {
   protect(1, PROT_READ);
   protect(4, PROT_NONE);

@@ -51,8 +51,7 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
     if (Status status = start(transfer); !status.ok()) return status;
   }
   // Endpoints end with this object, which the caller keeps.
-  if (const CopyByUser& mine = transfer->by_user; mine.endpoint != nullptr && mine.copy.now)
-    mine.make();
+  if (transfer->by_user.for_submitter()) transfer->by_user.make();
   return {};
 }
 
@@ -137,6 +136,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   const std::uint64_t cookie = batches_.add(transfer, between.transport);
   transport::Endpoint& endpoint = *endpoints_.at(between.transport);
   const PairsAfterNext more(transfer);
+  const bool user_copies = transfer.by_user.allowed && transfer.batches.count == 1;
   const auto post = [&](const transport::Batch& batch) {
     return base::or_no_memory([&] { return endpoint.post(batch); });
   };
@@ -159,7 +159,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
                            ? std::span<const std::byte>(transfer.notification.bytes)
                            : std::span<const std::byte>(),
        .notifications_before = frames_.notified(),
-       .caller_copies = transfer.by_user.allowed && transfer.batches.count == 1,
+       .caller_copies = user_copies,
        .cookie = cookie});
   if (!posted.ok()) {
     const Status& status = posted.status();
@@ -170,7 +170,7 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   if (has_path) transfer.batches.path_taken = posted->path;
   transfer.notification.in_batch = posted->notifies;
   transfer.streams.release_event = std::move(posted->event);
-  if (transfer.by_user.allowed && transfer.batches.count == 1 && posted->callers_copy.id != 0)
+  if (user_copies && posted->callers_copy.id != 0)
     transfer.by_user = {.endpoint = &endpoint, .copy = posted->callers_copy};
   transfer.count_posted(posted->joined);
   if (transfer.batches.all_posted()) transfer.streams.mark.reset();

@@ -231,9 +231,8 @@ void PeerScheduler::wait(const TransferState& transfer, base::Time limit) {
   const base::Clock& clock = base::Clock::steady();
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
   const base::Time begin = clock.now();
-  if (!is_quiet() && transfer.by_user.endpoint != nullptr && !transfer.by_user.copy.now &&
-      begin < limit)
-    transfer.by_user.make();
+  if (transfer.by_user.for_waiter())
+    while (!is_quiet() && clock.now() < limit && transfer.by_user.make()) continue;
   ++waiters_;
   for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
     if (!mutex_.try_lock()) {

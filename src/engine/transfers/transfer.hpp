@@ -96,13 +96,17 @@ struct TransferNotification {
   bool to_send() const noexcept { return !in_batch && !bytes.empty(); }
 };
 
-/// What the user's threads may copy of a transfer of one batch. Constant once it is submitted.
+/// Lets the user's threads copy the only batch of a transfer. Constant once the transfer is
+/// submitted.
 struct CopyByUser {
   bool allowed = false;                     // no other transfer waits for the submitting thread
   transport::Endpoint* endpoint = nullptr;  // null: nothing
   transport::CallersCopy copy;
 
-  void make() const { endpoint->copy_as_caller(copy); }
+  bool for_submitter() const noexcept { return endpoint != nullptr && copy.now; }
+  bool for_waiter() const noexcept { return endpoint != nullptr && !copy.now; }
+  /// Returns whether there was anything to copy.
+  bool make() const { return endpoint->copy_as_caller(copy); }
 };
 
 /// When a transfer began, and how it is made to end.

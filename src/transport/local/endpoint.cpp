@@ -264,9 +264,10 @@ bool LocalEndpoint::is_for_caller(const LocalInflightBatch& inflight) {
           (method == copy::Method::cross_process && inflight.remote->prompt()));
 }
 
-void LocalEndpoint::copy_as_caller(CallersCopy copy) {
-  copy::CpuCopier& cpu = *transport_.copiers.cpu;
-  copy.now ? cpu.run(copy.id) : cpu.help(copy.id);
+bool LocalEndpoint::copy_as_caller(CallersCopy copy) {
+  if (!copy.now) return transport_.copiers.cpu->help(copy.id);
+  transport_.copiers.cpu->run(copy.id);
+  return true;
 }
 
 /// Estimates when a request ends; the peer runs requests one after the other.

@@ -38,7 +38,7 @@ class LocalEndpoint final : public Endpoint {
   ~LocalEndpoint() override;
 
   Result<Posted> post(const Batch& batch) override;
-  void copy_as_caller(CallersCopy copy) override;
+  bool copy_as_caller(CallersCopy copy) override;
   void cancel(std::uint64_t cookie) override;
   std::size_t progress(CompletionSink& sink) override;
   PollHint poll_hint() const override;

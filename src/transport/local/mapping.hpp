@@ -102,7 +102,7 @@ class ImportedMemory {
   std::pair<std::vector<DeviceView>, std::shared_ptr<cuda::SharedRange>> unmap()
       LINKSPAN_EXCLUDES(mutex_);
   bool same_process() const noexcept { return same_process_; }
-  /// Whether the last copy across processes ended at once. Any thread.
+  /// Tells whether the last copy across processes ended within copy::kPrompt. Any thread.
   std::atomic<bool>& prompt() const noexcept { return prompt_; }
 
  private:
