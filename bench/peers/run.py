@@ -159,11 +159,26 @@ class Bench:
                     begin = time.monotonic()
                     self.measure(row)
                     print(f"# {row.id}: {time.monotonic() - begin:.1f} s", flush=True)
+                self.save()
         finally:
             for pair in self.pairs.values():
                 pair.end()
         ours = {row.id for row in rows}
         return int(any(each["id"] in ours and each["why"] != "needs a GPU" for each in self.absent))
+
+    def save(self) -> None:
+        """Writes the rows so far, which a run that is broken off leaves."""
+        if self.args.json is None:
+            return
+        content = {
+            "what": "NIXL's Python API over linkspan's plugin and over its own UCX, two processes each"
+            if self.args.nixl
+            else "linkspan beside NIXL, Mooncake and UCX, two processes each, driven from Python",
+            "command": " ".join(["run.py", *sys.argv[1:]]),
+            "rows": self.rows,
+            "absent": self.absent,
+        }
+        self.args.json.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def environment(side: str, row: Row, plugins: pathlib.Path | None) -> dict[str, str]:
@@ -238,18 +253,7 @@ def main() -> int:
             except RuntimeError as error:
                 sys.exit(f"run.py: --wheels: {error}")
         bench = Bench(args, site, 0 if args.host else gpus())
-        code = bench.run(rows)
-    if args.json:
-        content = {
-            "what": "NIXL's Python API over linkspan's plugin and over its own UCX, two processes each"
-            if args.nixl
-            else "linkspan beside NIXL, Mooncake and UCX, two processes each, driven from Python",
-            "command": " ".join(["run.py", *sys.argv[1:]]),
-            "rows": bench.rows,
-            "absent": bench.absent,
-        }
-        args.json.write_text(json.dumps(content, indent=2) + "\n")
-    return code
+        return bench.run(rows)
 
 
 if __name__ == "__main__":
