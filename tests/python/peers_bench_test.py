@@ -166,6 +166,22 @@ def test_linkspan_moves_verified_bytes_and_an_absent_library_has_a_reason(tmp_pa
     assert all("run.py --fetch" in each["why"] for each in content["absent"])
 
 
+def test_a_run_that_is_broken_off_leaves_the_rows_it_has(tmp_path, monkeypatch):
+    file = tmp_path / "peers.json"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--host", "--json", str(file)])
+    broken_off = driver.Bench(driver.arguments(), None, 0)
+
+    def measure(row: rows.Row) -> None:
+        if broken_off.rows:
+            raise KeyboardInterrupt
+        broken_off.rows.append({"id": row.id})
+
+    monkeypatch.setattr(broken_off, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        broken_off.run([small("page_page.8B"), small("page_page.4KiB")])
+    assert json.loads(file.read_text())["rows"] == [{"id": "page_page.8B.host"}]
+
+
 def test_an_unknown_row_is_told_with_those_that_there_are():
     done = bench("--rows", "nothing")
     assert done.returncode == 1
