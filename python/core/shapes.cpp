@@ -5,7 +5,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <limits>
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "python/core/core.hpp"
 
@@ -21,16 +23,24 @@ bool is_array(nb::handle value) {
   return nb::hasattr(value, "__dlpack__") || PyObject_CheckBuffer(value.ptr()) != 0;
 }
 
-/// Calls `each(i, value)` for all of one dimension, or stops where it answers false.
+/// Whole numbers in host memory, in one dimension.
+struct NumberArray {
+  const void* data;
+  std::size_t size;
+  std::int64_t step;  // in elements
+  nb::dlpack::dtype type;
+};
+
+/// Calls `each(i, value)` for all.
 template <class T, class Each>
-void for_all(const Array& array, Each each) {
-  const auto* data = static_cast<const T*>(array.data());
-  const std::int64_t step = array.ndim() == 0 ? 1 : array.stride(array.ndim() - 1);
-  for (std::size_t i = 0; i < array.size(); ++i) each(i, data[static_cast<std::int64_t>(i) * step]);
+void for_all(const NumberArray& array, Each each) {
+  const auto* data = static_cast<const T*>(array.data);
+  for (std::size_t i = 0; i < array.size; ++i)
+    each(i, data[static_cast<std::int64_t>(i) * array.step]);
 }
 
 template <class T>
-std::size_t copy_indices(const Array& array, std::uint32_t* to) {
+std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
   constexpr auto kMax = std::uint64_t{std::numeric_limits<std::uint32_t>::max()};
   std::uint64_t wrong = 0;  // looked at once, behind the loop
   for_all<T>(array, [&](std::size_t i, T value) {
@@ -38,8 +48,8 @@ std::size_t copy_indices(const Array& array, std::uint32_t* to) {
     wrong |= std::is_same_v<T, std::uint32_t> ? 0 : wide & ~kMax;
     to[i] = static_cast<std::uint32_t>(value);
   });
-  if (wrong == 0) return array.size();
-  std::size_t first = array.size();
+  if (wrong == 0) return array.size;
+  std::size_t first = array.size;
   for_all<T>(array, [&](std::size_t i, T value) {
     if ((static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) & ~kMax) != 0)
       first = std::min(first, i);
@@ -47,34 +57,56 @@ std::size_t copy_indices(const Array& array, std::uint32_t* to) {
   return first;
 }
 
-/// A host array of whole numbers, one after the other.
-void append_indices(const Array& array, const char* what, std::vector<std::uint32_t>& to) {
-  if (array.ndim() != 1)
-    refuse(std::string(what) + " has " + std::to_string(array.ndim()) + " dimensions; give one");
+void append_indices(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
   const std::size_t begin = to.size();
-  to.resize(begin + array.size());
+  to.resize(begin + array.size);
   std::uint32_t* const into = to.data() + begin;
   std::size_t good = 0;
-  using T = nb::dlpack::dtype;
-  const T type = array.dtype();
-  if (type == nb::dtype<std::int32_t>())
+  if (array.type == nb::dtype<std::int32_t>())
     good = copy_indices<std::int32_t>(array, into);
-  else if (type == nb::dtype<std::uint32_t>())
+  else if (array.type == nb::dtype<std::uint32_t>())
     good = copy_indices<std::uint32_t>(array, into);
-  else if (type == nb::dtype<std::int64_t>())
+  else if (array.type == nb::dtype<std::int64_t>())
     good = copy_indices<std::int64_t>(array, into);
-  else if (type == nb::dtype<std::uint64_t>())
+  else if (array.type == nb::dtype<std::uint64_t>())
     good = copy_indices<std::uint64_t>(array, into);
   else
     refuse(std::string(what) +
            " has elements of another type; give int32, uint32, int64 or uint64");
-  if (good != array.size())
+  if (good != array.size)
     refuse(std::string(what) + "[" + std::to_string(good) + "] is no page index; these are 0 to " +
            std::to_string(std::numeric_limits<std::uint32_t>::max()));
 }
 
+/// Appends an int32 or int64 array without steps by its buffer, such as numpy's: that costs a
+/// twentieth of a DLPack capsule. Returns false for anything else.
+bool append_buffer(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
+  Py_buffer buffer{};
+  if (PyObject_CheckBuffer(value.ptr()) == 0) return false;
+  if (PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_ND | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();  // it has steps
+    return false;
+  }
+  const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&buffer, PyBuffer_Release);
+  const std::string_view format = buffer.format == nullptr ? "" : buffer.format;
+  const bool is_int = format == "i" && buffer.itemsize == 4;
+  if (buffer.ndim != 1 || !(is_int || (format == "l" && buffer.itemsize == 8))) return false;
+  append_indices({.data = buffer.buf,
+                  .size = static_cast<std::size_t>(buffer.shape[0]),
+                  .step = 1,
+                  .type = is_int ? nb::dtype<std::int32_t>() : nb::dtype<std::int64_t>()},
+                 what, to);
+  return true;
+}
+
 void append_indices(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
-  if (is_array(value)) return append_indices(nb::cast<Array>(value), what, to);
+  if (append_buffer(value, what, to)) return;
+  if (is_array(value)) {
+    const auto array = nb::cast<Array>(value);
+    if (array.ndim() != 1)
+      refuse(std::string(what) + " has " + std::to_string(array.ndim()) + " dimensions; give one");
+    return append_indices({array.data(), array.size(), array.stride(0), array.dtype()}, what, to);
+  }
   if (!nb::isinstance<nb::sequence>(value) && !nb::hasattr(value, "__iter__"))
     throw nb::type_error(
         (std::string(what) + ": give whole numbers, as a list or an array").c_str());
@@ -91,7 +123,9 @@ void append_indices(nb::handle value, const char* what, std::vector<std::uint32_
 /// Returns the indices where they are, for a kernel to read. Returns nullopt if they are not on a
 /// GPU.
 std::optional<std::span<const std::uint32_t>> gpu_indices(nb::handle value, const char* what) {
-  if (nb::isinstance<nb::list>(value)) return std::nullopt;
+  // A buffer is in host memory.
+  if (nb::isinstance<nb::list>(value) || PyObject_CheckBuffer(value.ptr()) != 0)
+    return std::nullopt;
   const nb::object found =
       nb::module_::import_("linkspan._memory").attr("gpu_indices")(value, what);
   if (found.is_none()) return std::nullopt;

@@ -99,13 +99,16 @@ struct BatchPair {
   const Mapping* remote = nullptr;
 };
 
-/// The pairs of regions that wait for the same pages as a Batch, in order. An interface, so that
-/// pairs are looked at only where a transport can take several: there may be thousands.
+/// The pairs of regions that wait behind that of a Batch, in order. An interface, so that pairs are
+/// looked at only where a transport can take several: there may be thousands.
 class WaitingPairs {
  public:
-  /// Returns how many there are, at most `most`.
-  virtual std::size_t count(std::size_t most) const = 0;
-  /// Requires that `index` is below their number.
+  /// Returns how many of the first ones get the same pages as the Batch, at most `most`.
+  virtual std::size_t alike(std::size_t most) const = 0;
+  /// Returns the pages of a pair: checked, in host lists that are valid during post(), and all that
+  /// it gets. Null if it gets something else, or there is no such pair.
+  virtual const Pages* pages(std::size_t index) const = 0;
+  /// Requires that `index` is below alike(), or has pages().
   virtual BatchPair at(std::size_t index) const = 0;
 
  protected:

@@ -256,6 +256,57 @@ TEST_F(DriverCallsOfRegions, AreOneLaunchForAsManyAsAKernelTakes_WhereTheyGetThe
   }
 }
 
+TEST_F(DriverCallsOfRegions, AreOneLaunch_WhereEachGetsPagesOfItsOwn) {
+  constexpr std::uint32_t kRegions = 20, kPages = 7;
+  constexpr std::uint64_t kPage = 1000, kRegionBytes = 64 * kPage + 3;
+  std::deque<Held> held;  // outlive the Engine
+  Pair pair;
+  std::vector<TransferPart> all;
+  std::deque<std::vector<std::uint32_t>> lists;
+  for (std::uint32_t i = 0; i < kRegions; ++i) {
+    const std::string name = "layer " + std::to_string(i);
+    held.push_back(Held::make(pair.engine, {.kind = "device0", .bytes = kRegionBytes}));
+    pair.far.add(name, {.kind = "device1", .bytes = kRegionBytes});
+    std::vector<std::uint32_t>&ours = lists.emplace_back(), &theirs = lists.emplace_back();
+    for (std::uint32_t k = 0; k < kPages - i % 3; ++k) {
+      ours.push_back(i + 2 * k);
+      theirs.push_back(63 - i - 3 * k);
+    }
+    all.push_back({held.back().region, pair.remote(name), Pages{kPage, 1, 3, ours, theirs}});
+  }
+  for (const bool prepared : {false, true})
+    for (const Op op : {Op::write, Op::read}) {
+      for (std::uint32_t i = 0; i < kRegions; ++i) {
+        held[i].fill(2 * i);
+        pair.far.fill("layer " + std::to_string(i), 2 * i + 1);
+      }
+      counts_.reset();
+      const auto start = [&]() -> Result<Transfer> {
+        if (!prepared) return op == Op::write ? pair.peer.write(all) : pair.peer.read(all);
+        const auto made = pair.peer.prepare(op, all);
+        return made.ok() ? made->post() : made.status();
+      };
+      ASSERT_EQ(finished(start()).to_string(), "ok");
+      const DriverCalls calls = counts_.read();
+      EXPECT_EQ(calls.at("cuLaunchKernel"), 1u);
+      EXPECT_EQ(calls.at("cuStreamWriteValue64"), 1u);
+      for (std::uint32_t i = 0; i < kRegions; ++i) {
+        std::vector<Expected> here_due, there_due;
+        for (std::size_t k = 0; k < lists[2 * i].size(); ++k) {
+          const std::uint64_t here = 1 + lists[2 * i][k] * kPage,
+                              there = 3 + lists[2 * i + 1][k] * kPage;
+          if (op == Op::write)
+            there_due.push_back({there, 2 * i, here, kPage});
+          else
+            here_due.push_back({here, 2 * i + 1, there, kPage});
+        }
+        EXPECT_EQ(held[i].difference(2 * i, here_due), "") << i;
+        EXPECT_EQ(pair.far.difference("layer " + std::to_string(i), 2 * i + 1, there_due), "") << i;
+        if (HasFailure()) return;
+      }
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, DriverCallsOf, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });
 

@@ -1,44 +1,68 @@
 // Tests transfers of several pairs of regions between all kinds of memory, mixed in one transfer.
+#include <deque>
+
 #include "tests/conformance/engine_world.hpp"
 
 namespace linkspan::test {
 namespace many_regions_test {
 
 constexpr std::uint64_t kPage = 4096;
-const std::vector<std::uint32_t> kOurs = {5, 0, 700, 2, 9}, kTheirs = {1, 300, 2, 0, 44};
 
-std::vector<Block> blocks() {
-  std::vector<Block> all;
-  for (std::size_t i = 0; i < kOurs.size(); ++i)
-    all.push_back({1 + kOurs[i] * kPage, 3 + kTheirs[i] * kPage, kPage});
-  return all;
-}
-Pages pages() { return {kPage, 1, 3, kOurs, kTheirs}; }
+/// The page lists of one pair of regions.
+struct PageLists {
+  std::vector<std::uint32_t> ours = {5, 0, 700, 2, 9}, theirs = {1, 300, 2, 0, 44};
+
+  Pages pages() const { return {kPage, 1, 3, ours, theirs}; }
+  std::vector<Block> blocks() const {
+    std::vector<Block> all;
+    for (std::size_t i = 0; i < ours.size(); ++i)
+      all.push_back({1 + ours[i] * kPage, 3 + theirs[i] * kPage, kPage});
+    return all;
+  }
+  /// Others than those of any other pair, in number too.
+  static PageLists of_pair(std::uint32_t pair) {
+    PageLists made;
+    made.ours.resize(1 + pair % 5);
+    made.theirs.resize(made.ours.size());
+    for (std::uint32_t& index : made.ours) index += pair;
+    for (std::uint32_t& index : made.theirs) index += 2 * pair;
+    return made;
+  }
+};
 
 class ManyRegions : public WorldPairs {
  protected:
-  /// Moves the pages between all pairs in one transfer, and verifies every byte of each region.
-  static void move(Op op, const std::vector<std::pair<Kind, Kind>>& pairs, bool prepared) {
+  /// Moves pages between all pairs in one transfer, and verifies every byte of each region.
+  static void move(Op op, const std::vector<std::pair<Kind, Kind>>& pairs, bool prepared,
+                   bool same) {
     std::vector<Region> local;
     std::vector<RemoteRegion> remote;
+    std::deque<PageLists> lists;
+    std::vector<TransferPart> parts;
     std::uint64_t seed = 100;
     for (const auto& [near, far] : pairs) {
       local.push_back(world().here(near).region);
       remote.push_back(world().remote(far));
+      const auto number = static_cast<std::uint32_t>(lists.size());
+      lists.push_back(same ? PageLists() : PageLists::of_pair(number));
+      parts.push_back({local.back(), remote.back(), lists.back().pages()});
       world().here(near).fill(seed++);
       world().pair().far.fill(far.name, seed++);
     }
     const Peer& peer = world().pair().peer;
     const auto start = [&] {
-      if (prepared) return take(peer.prepare(op, local, remote, pages())).post();
-      return op == Op::write ? peer.write(local, remote, pages())
-                             : peer.read(local, remote, pages());
+      const Pages pages = lists.front().pages();
+      if (prepared && same) return take(peer.prepare(op, local, remote, pages)).post();
+      if (prepared) return take(peer.prepare(op, parts)).post();
+      if (!same) return op == Op::write ? peer.write(parts) : peer.read(parts);
+      return op == Op::write ? peer.write(local, remote, pages) : peer.read(local, remote, pages);
     };
     ASSERT_EQ(finished(start()).to_string(), "ok");
     seed = 100;
-    for (const auto& [near, far] : pairs) {
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const auto& [near, far] = pairs[i];
       std::vector<Expected> here_due, there_due;
-      for (const Block& b : blocks()) {
+      for (const Block& b : lists[i].blocks()) {
         if (op == Op::write)
           there_due.push_back({b.remote_offset, seed, b.local_offset, b.bytes});
         else
@@ -60,7 +84,8 @@ TEST_P(ManyRegions, MoveTogetherWithAPairOfOtherKinds) {
     if (!taken && kinds_here({kind}).ok()) pairs.emplace_back(kind, kind);
   }
   for (const Op op : {Op::write, Op::read})
-    for (const bool prepared : {false, true}) move(op, pairs, prepared);
+    for (const bool prepared : {false, true})
+      for (const bool same : {true, false}) move(op, pairs, prepared, same);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ManyRegions,

@@ -120,10 +120,10 @@ class FakeEndpoint final : public transport::Endpoint {
     posted_.push_back({batch.cookie, batch.op, blocks == nullptr ? 0 : blocks->size(),
                        text_of(batch.notification), batch.notifications_before,
                        batch.streams.wants_event,
-                       batch.more == nullptr ? 0 : batch.more->count(~std::size_t{0})});
+                       batch.more == nullptr ? 0 : batch.more->alike(~std::size_t{0})});
     in_flight_.push_back(batch.cookie);
     return transport::Posted{.path = {.path = "fake"},
-                             .joined = batch.more == nullptr ? 0 : batch.more->count(joins_),
+                             .joined = batch.more == nullptr ? 0 : batch.more->alike(joins_),
                              .notifies = carries_ && !batch.notification.empty()};
   }
   void cancel(std::uint64_t cookie) override {

@@ -1,7 +1,10 @@
-// Tests a TransferState's status for the user, its hints, and which paths a user has required.
+// Tests a TransferState's status for the user, its pairs, its hints, and which paths a user has
+// required.
 #include "engine/transfers/transfer.hpp"
 
 #include <gtest/gtest.h>
+
+#include "tests/unit/engine_fixture.hpp"
 
 namespace linkspan::engine {
 namespace transfer_test {
@@ -75,6 +78,43 @@ TEST(Transfer, HasPostedAll_WhenNoBatchIsLeft) {
   EXPECT_FALSE(transfer.batches.all_posted());
   transfer.batches.posted = 2;
   EXPECT_TRUE(transfer.batches.all_posted());
+}
+
+TEST(PairsAfterNext, TellWhichGetTheSamePages_AndThePagesOfThoseThatGetOthers) {
+  std::vector<std::byte> bytes(16);
+  memory::Registry registry(1, nullptr);
+  const std::vector<std::uint32_t> list = {0, 1};
+  const auto plan_of = [&](bool on_gpu) {
+    Plan plan;
+    plan.pages = {4, 0, 0, list, list, on_gpu};
+    plan.checked = true;
+    return plan;
+  };
+  const Plan first = plan_of(false), other = plan_of(false), on_gpu = plan_of(true);
+  TransferState transfer;
+  std::vector<TransferEndpoints> pairs;
+  for (int i = 0; i < 5; ++i)
+    pairs.push_back({.peer = 1,
+                     .local = test::take(registry.add(bytes.data(), bytes.size(), {}, false)),
+                     .remote = test::FakeMemory::remote([] {})});
+  transfer.use(AcquiredPairs::make(pairs));
+  for (const Plan* const plan : {&first, &first, &other, &other, &on_gpu})
+    transfer.batches.by_pair.push_back({.plan = plan});
+  {
+    const PairsAfterNext more(transfer);
+    EXPECT_EQ(more.alike(10), 1u);
+    EXPECT_EQ(more.alike(0), 0u);
+    EXPECT_EQ(more.pages(0), &first.pages);
+    EXPECT_EQ(more.pages(2), &other.pages);
+    EXPECT_EQ(more.pages(3), nullptr) << "only a kernel reads its lists";
+    EXPECT_EQ(more.pages(4), nullptr) << "there is none";
+    EXPECT_EQ(more.at(1).local, &pairs[2].local->region());
+  }
+  transfer.count_posted(1);
+  const PairsAfterNext later(transfer);
+  EXPECT_EQ(later.alike(10), 1u);
+  EXPECT_EQ(later.pages(0), &other.pages);
+  EXPECT_EQ(later.at(1).local, &pairs[4].local->region());
 }
 
 TEST(HintsOf, PassTheOptionsOn) {

@@ -8,40 +8,6 @@
 #include "engine/transfers/completion_queue.hpp"
 
 namespace linkspan::engine {
-namespace {
-
-/// The pairs behind that of a transfer's next batch that get the same pages by the same transport.
-class PairsAfterNext final : public transport::WaitingPairs {
- public:
-  explicit PairsAfterNext(const TransferState& transfer)
-      : transfer_(transfer), next_(transfer.batches.pair) {}
-
-  std::size_t count(std::size_t most) const override {
-    if (!transfer_.pairs || transfer_.next_batch().plan.batches != 1) return 0;
-    most = std::min(most, transfer_.pairs->all().size() - next_ - 1);
-    if (transfer_.batches.by_pair.empty() && transfer_.pairs->alike()) return most;
-    std::size_t count = 0;
-    while (count < most && is_alike(next_ + 1 + count)) ++count;
-    return count;
-  }
-  transport::BatchPair at(std::size_t index) const override {
-    return transfer_.pairs->for_batch(next_ + 1 + index);
-  }
-
- private:
-  bool is_alike(std::size_t index) const {
-    const PairPlan next = transfer_.batches.of_pair(next_),
-                   other = transfer_.batches.of_pair(index);
-    const auto pairs = transfer_.pairs->all();
-    return other.plan == next.plan && other.kept == next.kept &&
-           pairs[index].transport == pairs[next_].transport;
-  }
-
-  const TransferState& transfer_;
-  const std::size_t next_;
-};
-
-}  // namespace
 
 Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
   {

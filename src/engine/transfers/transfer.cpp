@@ -1,5 +1,6 @@
 #include "engine/transfers/transfer.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -17,6 +18,33 @@ void TransferState::count_posted(std::size_t joined) noexcept {
   if (++batches.posted_of_pair < of_pair) return;
   batches.posted_of_pair = 0;
   batches.pair += 1 + joined;
+}
+
+std::size_t PairsAfterNext::alike(std::size_t most) const {
+  most = std::min(most, count_);
+  if (most == 0 || (transfer_.batches.by_pair.empty() && transfer_.pairs->alike())) return most;
+  std::size_t count = 0;
+  while (count < most && is_alike(count)) ++count;
+  return count;
+}
+
+const Pages* PairsAfterNext::pages(std::size_t index) const {
+  if (index >= count_ || !goes_with_next(index)) return nullptr;
+  const Plan& plan = *transfer_.batches.of_pair(first_ + index).plan;
+  const bool pages_alone = plan.batches == 1 && plan.checked && !plan.pages.local_index.empty() &&
+                           !plan.pages.indices_on_gpu;
+  return pages_alone ? &plan.pages : nullptr;
+}
+
+bool PairsAfterNext::goes_with_next(std::size_t index) const {
+  const auto pairs = transfer_.pairs->all();
+  return pairs[first_ + index].transport == pairs[first_ - 1].transport;
+}
+
+bool PairsAfterNext::is_alike(std::size_t index) const {
+  const PairPlan next = transfer_.batches.of_pair(first_ - 1),
+                 other = transfer_.batches.of_pair(first_ + index);
+  return other.plan == next.plan && other.kept == next.kept && goes_with_next(index);
 }
 
 Status status_of_pair(std::size_t index, const Status& status) {

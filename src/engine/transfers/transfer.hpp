@@ -158,6 +158,30 @@ struct TransferState : TransferPairs {
   std::atomic<bool> quiet{false};
 };
 
+/// The pairs behind that of a transfer's next batch. They wait as long as the transfer is not
+/// changed.
+class PairsAfterNext final : public transport::WaitingPairs {
+ public:
+  explicit PairsAfterNext(const TransferState& transfer)
+      : transfer_(transfer),
+        first_(transfer.batches.pair + 1),
+        count_(transfer.next_batch().plan.batches == 1 ? transfer.all_pairs().size() - first_ : 0) {
+  }
+
+  std::size_t alike(std::size_t most) const override;
+  const Pages* pages(std::size_t index) const override;
+  transport::BatchPair at(std::size_t index) const override {
+    return transfer_.pairs->for_batch(first_ + index);
+  }
+
+ private:
+  bool goes_with_next(std::size_t index) const;
+  bool is_alike(std::size_t index) const;
+
+  const TransferState& transfer_;
+  const std::size_t first_, count_;
+};
+
 /// Returns the status of one pair of regions of a transfer, with the pair's index in its text.
 Status status_of_pair(std::size_t index, const Status& status);
 

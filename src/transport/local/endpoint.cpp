@@ -110,54 +110,6 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   return posted;
 }
 
-/// Takes of the further pairs the first ones that the kernel copies with the batch's own, and
-/// counts them in `size`.
-void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
-                         BatchSummary& size) {
-  const auto* const pages = std::get_if<Pages>(&batch.shape);
-  if (batch.more == nullptr || pages == nullptr || !batch.checked || pages->indices_on_gpu ||
-      size.bytes == 0 || path.kind.mapped == Mapped::nothing || path.copiers == nullptr)
-    return;
-  const Capabilities& limits = transport_.capabilities();
-  const BatchSummary one = size;
-  const std::uint64_t fit =
-      std::min({std::uint64_t{copy::GpuCopier::kPairs}, limits.max_batch_pages / one.blocks,
-                limits.max_batch_bytes / one.bytes});
-  const std::size_t most = fit < 2 ? 0 : batch.more->count(fit - 1);
-  if (most == 0) return;
-  BatchSummary all = one;
-  all.blocks *= most + 1;
-  all.bytes *= most + 1;
-  const Route chosen = route(facts(batch.op, *inflight.target, *inflight.remote, path, all, false));
-  if (chosen.where != Where::here || chosen.method != copy::Method::sm_kernel) return;
-  std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
-  joined.reserve(most);
-  inflight.local_copy.bases.reserve(most);
-  for (std::size_t i = 0; i < most; ++i) {
-    const BatchPair pair = batch.more->at(i);
-    if (!check(batch.op, pair).ok()) break;  // reported when it is posted
-    const auto& mapping = static_cast<const LocalMapping&>(*pair.remote);
-    const LocalPath& its = mapping.last_path();
-    if (its.kind != path.kind) break;
-    copy::PageBases bases{.to = its.remote_address + pages->remote_base,
-                          .from = its.local_address + pages->local_base};
-    if (batch.op == Op::read) std::swap(bases.to, bases.from);
-    inflight.local_copy.bases.push_back(bases);
-    joined.push_back(mapping.memory().get());
-  }
-  size.blocks += one.blocks * joined.size();
-  size.bytes += one.bytes * joined.size();
-}
-
-bool LocalEndpoint::is_joined(std::uint64_t serial) const {
-  return std::ranges::any_of(inflight_, [&](const LocalInflightBatch& inflight) {
-    const auto* const own = std::get_if<OwnBatch>(&inflight.role);
-    return own != nullptr && std::ranges::any_of(own->joined, [&](const ImportedMemory* memory) {
-             return memory->key().id.serial == serial;
-           });
-  });
-}
-
 /// Chooses a route and starts on it. After an error nothing has begun. Only the copy kernel takes
 /// pages as they are; other copiers get blocks.
 Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion& local,
@@ -174,8 +126,9 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   }
   const ImportedMemory& remote = *inflight.remote;
   const RouteFacts f = facts(inflight.op, local, remote, path, shape.size, inflight.for_peer());
+  auto* const own = std::get_if<OwnBatch>(&inflight.role);
   // The kernel takes what join() took.
-  const Route chosen = inflight.local_copy.bases.empty()
+  const Route chosen = own == nullptr || own->joined.empty()
                            ? route(f)
                            : Route{.where = Where::here, .method = copy::Method::sm_kernel};
   const bool resident = chosen.method == copy::Method::resident;
@@ -183,8 +136,9 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
       chosen.where == Where::here && (resident || chosen.method == copy::Method::copy_engine ||
                                       chosen.method == copy::Method::sm_kernel);
   inflight.path = {.path = path_of(f, chosen), .by_peer = chosen.where == Where::peer};
-  const bool by_index =
-      shape.pages != nullptr && by_gpu && chosen.method == copy::Method::sm_kernel;
+  const bool by_index = shape.pages != nullptr && by_gpu &&
+                        chosen.method == copy::Method::sm_kernel &&
+                        inflight.local_copy.pieces.empty();  // else the first of several lists
   if (shape.size.gpu_indices && !by_index)
     return {Code::unreachable, Scope::request,
             "page indices on a GPU need the copy kernel of this process, and this transfer takes " +
@@ -241,7 +195,6 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
   by_index ? inflight.place(here, there, *shape.pages, batch)
            : inflight.place(here, there, shape.blocks());
   inflight.state = BatchState::copying;
-  auto* const own = std::get_if<OwnBatch>(&inflight.role);
   if (own != nullptr)
     own->by_caller = batch.caller_copies && is_for_caller(inflight) &&
                      copy::CpuCopier::is_small(local_copy.pieces);

@@ -76,8 +76,6 @@ class LocalEndpoint final : public Endpoint {
   Status ready() const;
   /// Checks a pair of a batch and updates the path of its Mapping.
   Status check(Op op, const BatchPair& pair) const;
-  void join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
-            BatchSummary& size);
   Status begin(LocalInflightBatch& inflight, const PublishedRegion& local, const LocalPath& path,
                CheckedShape shape, const Batch& batch = {},
                std::optional<cuda::PooledEvent>* event = nullptr);
@@ -103,6 +101,16 @@ class LocalEndpoint final : public Endpoint {
   Status may_copy_across() const;
   /// Returns OK, or why process_vm_readv does not reach the peer.
   Status cross_process() const;
+  // endpoint_join.cpp
+  void join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
+            BatchSummary& size);
+  void join_alike(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
+                  BatchSummary& size, std::size_t count);
+  void join_lists(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
+                  BatchSummary& size);
+  bool is_for_kernel(const LocalInflightBatch& inflight, const LocalPath& path,
+                     const BatchSummary& all) const;
+  bool can_join(Op op, const BatchPair& pair, const LocalPath& path) const;
   // endpoint_bounce.cpp
   void start_bounce(LocalInflightBatch& inflight, const Route& chosen);
   void reroute_bounce(LocalInflightBatch& inflight, const Status& why);

@@ -48,6 +48,19 @@ void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there,
   }
 }
 
+void LocalInflightBatch::place_blocks(std::uint64_t here, std::uint64_t there, const Pages& pages) {
+  std::uint64_t to = there + pages.remote_base, from = here + pages.local_base;
+  std::span<const std::uint32_t> to_index = pages.remote_index, from_index = pages.local_index;
+  if (op == Op::read) {
+    std::swap(to, from);
+    std::swap(to_index, from_index);
+  }
+  for (std::size_t i = 0; i < to_index.size(); ++i)
+    local_copy.pieces.push_back({.to = to + to_index[i] * pages.page_bytes,
+                                 .from = from + from_index[i] * pages.page_bytes,
+                                 .bytes = pages.page_bytes});
+}
+
 void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there, const Pages& from_pages,
                                const Batch& batch) {
   copy::PageList& list = local_copy.pages;

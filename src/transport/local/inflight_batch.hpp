@@ -59,7 +59,7 @@ struct BouncedBatch {
 /// Role: a batch of this side.
 struct OwnBatch {
   std::uint64_t cookie = 0;
-  // The peer's regions of further pairs with the same pages, borrowed as Batch::remote is.
+  // The peer's regions of the further pairs that it has, borrowed as Batch::remote is.
   std::vector<const ImportedMemory*> joined;
   std::unique_ptr<BouncedBatch> bounced;
   bool by_caller = false;  // the caller of post() copies it
@@ -154,6 +154,8 @@ struct LocalInflightBatch {
   /// regions begin.
   void place(std::uint64_t here, std::uint64_t there, std::span<const Block> from_blocks);
   void place(std::uint64_t here, std::uint64_t there, const Pages& from_pages, const Batch& batch);
+  /// Adds checked pages as pieces.
+  void place_blocks(std::uint64_t here, std::uint64_t there, const Pages& pages);
   void cancel() {
     canceled = true;
     local_copy.stop();

@@ -1,0 +1,116 @@
+// LocalEndpoint: batches of further pairs of regions that one launch of the kernel copies too.
+#include <algorithm>
+
+#include "transport/local/endpoint.hpp"
+
+namespace linkspan::transport::local {
+namespace {
+
+/// From so many pairs on, one page list with their bases is better than a list of blocks that takes
+/// more pairs: it costs the CPU nothing for each block.
+constexpr std::size_t kEnoughAlike = 16;
+
+const LocalMapping& mapping_of(const BatchPair& pair) {
+  return static_cast<const LocalMapping&>(*pair.remote);
+}
+
+}  // namespace
+
+/// Takes the first of the further pairs that the kernel copies with the batch's own, and counts
+/// them in `size`.
+void LocalEndpoint::join(LocalInflightBatch& inflight, const Batch& batch, const LocalPath& path,
+                         BatchSummary& size) {
+  const auto* const pages = std::get_if<Pages>(&batch.shape);
+  if (batch.more == nullptr || pages == nullptr || !batch.checked || pages->indices_on_gpu ||
+      size.bytes == 0 || path.kind.mapped == Mapped::nothing || path.copiers == nullptr)
+    return;
+  const Capabilities& limits = transport_.capabilities();
+  const std::uint64_t fit =
+      std::min({std::uint64_t{copy::GpuCopier::kPairs}, limits.max_batch_pages / size.blocks,
+                limits.max_batch_bytes / size.bytes});
+  const std::size_t alike = fit < 2 ? 0 : batch.more->alike(fit - 1);
+  if (alike + 1 < std::min<std::uint64_t>(kEnoughAlike, fit) && batch.more->pages(alike) != nullptr)
+    join_lists(inflight, batch, path, size);
+  else if (alike != 0)
+    join_alike(inflight, batch, path, size, alike);
+}
+
+/// Takes pairs that get the same pages: their bases go with the one list.
+void LocalEndpoint::join_alike(LocalInflightBatch& inflight, const Batch& batch,
+                               const LocalPath& path, BatchSummary& size, std::size_t count) {
+  const auto& pages = std::get<Pages>(batch.shape);
+  const BatchSummary one = size;
+  BatchSummary all = one;
+  all.blocks *= count + 1;
+  all.bytes *= count + 1;
+  if (!is_for_kernel(inflight, path, all)) return;
+  std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
+  joined.reserve(count);
+  inflight.local_copy.bases.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const BatchPair pair = batch.more->at(i);
+    if (!can_join(batch.op, pair, path)) break;
+    const LocalPath& its = mapping_of(pair).last_path();
+    copy::PageBases bases{.to = its.remote_address + pages.remote_base,
+                          .from = its.local_address + pages.local_base};
+    if (batch.op == Op::read) std::swap(bases.to, bases.from);
+    inflight.local_copy.bases.push_back(bases);
+    joined.push_back(mapping_of(pair).memory().get());
+  }
+  size.blocks += one.blocks * joined.size();
+  size.bytes += one.bytes * joined.size();
+}
+
+/// Takes pairs that get any pages: all blocks become one list.
+void LocalEndpoint::join_lists(LocalInflightBatch& inflight, const Batch& batch,
+                               const LocalPath& path, BatchSummary& size) {
+  const Capabilities& limits = transport_.capabilities();
+  BatchSummary all = size;
+  std::size_t count = 0;
+  while (const Pages* const pages = batch.more->pages(count)) {
+    const BatchSummary further = summary_of(*pages);
+    if (all.blocks + further.blocks > limits.max_batch_blocks ||
+        further.bytes > limits.max_batch_bytes - all.bytes)
+      break;
+    all.blocks += further.blocks;
+    all.bytes += further.bytes;
+    ++count;
+  }
+  if (count == 0 || !is_for_kernel(inflight, path, all)) return;
+  std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
+  joined.reserve(count);
+  inflight.local_copy.pieces.reserve(all.blocks);
+  for (std::size_t i = 0; i < count; ++i) {
+    const BatchPair pair = batch.more->at(i);
+    if (!can_join(batch.op, pair, path)) break;
+    const LocalPath& its = mapping_of(pair).last_path();
+    inflight.place_blocks(its.local_address, its.remote_address, *batch.more->pages(i));
+    const BatchSummary further = summary_of(*batch.more->pages(i));
+    size.blocks += further.blocks;
+    size.bytes += further.bytes;
+    joined.push_back(mapping_of(pair).memory().get());
+  }
+}
+
+bool LocalEndpoint::is_for_kernel(const LocalInflightBatch& inflight, const LocalPath& path,
+                                  const BatchSummary& all) const {
+  const Route chosen =
+      route(facts(inflight.op, *inflight.target, *inflight.remote, path, all, false));
+  return chosen.where == Route::Where::here && chosen.method == copy::Method::sm_kernel;
+}
+
+/// Returns whether the pair takes the same path. What is wrong with it is told when it is posted.
+bool LocalEndpoint::can_join(Op op, const BatchPair& pair, const LocalPath& path) const {
+  return check(op, pair).ok() && mapping_of(pair).last_path().kind == path.kind;
+}
+
+bool LocalEndpoint::is_joined(std::uint64_t serial) const {
+  return std::ranges::any_of(inflight_, [&](const LocalInflightBatch& inflight) {
+    const auto* const own = std::get_if<OwnBatch>(&inflight.role);
+    return own != nullptr && std::ranges::any_of(own->joined, [&](const ImportedMemory* memory) {
+             return memory->key().id.serial == serial;
+           });
+  });
+}
+
+}  // namespace linkspan::transport::local
