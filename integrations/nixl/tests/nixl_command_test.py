@@ -55,6 +55,23 @@ def test_install_and_check(tmp_path: pathlib.Path) -> None:
     assert ran.stdout == f"{copied}\n" and copied.read_bytes() == LIBRARY.read_bytes()
 
 
+@pytest.mark.parametrize("wheel", [OLDEST, NEWEST])
+def test_the_example(wheel: str, tmp_path: pathlib.Path) -> None:
+    if not (WHEELS / wheel / "nixl_cu12").is_dir():
+        pytest.skip("needs NIXL, which ./dev test fetches")
+    packages = PACKAGES, str(WHEELS / wheel), str(FOLDER / "tests" / "stand_in")
+    environment = {
+        "PYTHONPATH": os.pathsep.join(packages),
+        "NIXL_PLUGIN_DIR": str(PLUGINS),
+        "LINKSPAN_SOCKET_DIR": str(tmp_path),
+    }
+    ran = subprocess.run(
+        [sys.executable, FOLDER / "example.py"],
+        env=os.environ | environment, capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert ran.returncode == 0 and "request 7: 8 pages have arrived" in ran.stdout, ran.stderr
+
+
 def test_the_wheel_that_only_has_the_plugin(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "linkspan-0.1.0-cp312-abi3-manylinux_2_36_x86_64.whl"
     with zipfile.ZipFile(source, "w") as wheel:
