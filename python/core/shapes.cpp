@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "python/core/core.hpp"
 
@@ -31,28 +32,34 @@ struct NumberArray {
   nb::dlpack::dtype type;
 };
 
-/// Calls `each(i, value)` for all.
+/// Calls `each(i, value)` for all. The loop without steps is one that a compiler vectorizes.
 template <class T, class Each>
 void for_all(const NumberArray& array, Each each) {
   const auto* data = static_cast<const T*>(array.data);
-  for (std::size_t i = 0; i < array.size; ++i)
-    each(i, data[static_cast<std::int64_t>(i) * array.step]);
+  if (array.step == 1)
+    for (std::size_t i = 0; i < array.size; ++i) each(i, data[i]);
+  else
+    for (std::size_t i = 0; i < array.size; ++i)
+      each(i, data[static_cast<std::int64_t>(i) * array.step]);
 }
 
+/// Returns the position of the first value that is no page index, or the number of values.
 template <class T>
 std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
-  constexpr auto kMax = std::uint64_t{std::numeric_limits<std::uint32_t>::max()};
-  std::uint64_t wrong = 0;  // looked at once, behind the loop
+  using Bits = std::make_unsigned_t<T>;
+  // What no bit of a page index is: a sign, and what 32 bits do not hold.
+  constexpr Bits kNone =
+      static_cast<Bits>(std::is_signed_v<T> ? Bits{1} << (8 * sizeof(T) - 1) : 0) |
+      static_cast<Bits>(~std::uint64_t{0xffff'ffff});
+  Bits all = 0;  // looked at once, behind the loop
   for_all<T>(array, [&](std::size_t i, T value) {
-    const auto wide = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
-    wrong |= std::is_same_v<T, std::uint32_t> ? 0 : wide & ~kMax;
+    all |= static_cast<Bits>(value);
     to[i] = static_cast<std::uint32_t>(value);
   });
-  if (wrong == 0) return array.size;
+  if ((all & kNone) == 0) return array.size;
   std::size_t first = array.size;
   for_all<T>(array, [&](std::size_t i, T value) {
-    if ((static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) & ~kMax) != 0)
-      first = std::min(first, i);
+    if ((static_cast<Bits>(value) & kNone) != 0) first = std::min(first, i);
   });
   return first;
 }
