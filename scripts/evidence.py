@@ -254,7 +254,8 @@ def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
             for name in about["suites"]
             if (each / f"{name}.xml").exists()
         ]
-        if not results:  # suites alone would take the place of what was measured
+        # Suites, or what another topic shares, would take the place of what was measured.
+        if not (folder / f"{about['rows'][0]}.json").exists():
             continue
         # Without the folders of the machine that ran it.
         commands = [re.sub(r"\S+/", "", r["command"]) for r in results if "command" in r]

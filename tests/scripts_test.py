@@ -694,6 +694,8 @@ class Evidence(unittest.TestCase):
 
         leaks = {"id": "leaks", "unit": "count", "bar": 0, "value": 0, "pass": True}
         merged = self.merge(run(1), run(0, leaks), run(1))["faults"]["rows"]
+        # A topic that shares them keeps what its own programs measured.
+        self.assertEqual(self.merge(run(1)).keys(), {"faults"})
         self.assertEqual(merged, [{**run(2)["faults"]["rows"][0]}, leaks])
 
 

@@ -47,7 +47,7 @@ void for_all(const NumberArray& array, Each each) {
 template <class T>
 std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
   using Bits = std::make_unsigned_t<T>;
-  // What no bit of a page index is: a sign, and what 32 bits do not hold.
+  // The sign, and the bits above the lower 32: set in no page index.
   constexpr Bits kNone =
       static_cast<Bits>(std::is_signed_v<T> ? Bits{1} << (8 * sizeof(T) - 1) : 0) |
       static_cast<Bits>(~std::uint64_t{0xffff'ffff});
@@ -85,8 +85,8 @@ void append_indices(const NumberArray& array, const char* what, std::vector<std:
            std::to_string(std::numeric_limits<std::uint32_t>::max()));
 }
 
-/// Appends an int32 or int64 array without steps by its buffer, such as numpy's: that costs a
-/// twentieth of a DLPack capsule. Returns false for anything else.
+/// Appends an int32 or int64 array without steps, such as numpy's, through its buffer, which costs
+/// less than a DLPack capsule. Returns false for anything else.
 bool append_buffer(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
   Py_buffer buffer{};
   if (PyObject_CheckBuffer(value.ptr()) == 0) return false;

@@ -151,7 +151,7 @@ struct Batch {
 /// Names the part of a batch that the user's threads may copy.
 struct CallersCopy {
   std::uint64_t id = 0;  ///< For Endpoint::copy_as_caller(). 0: none.
-  bool now = false;      ///< Nobody else copies it. Else whoever waits may take part.
+  bool now = false;      ///< The caller of post() copies it alone. Else waiters may help.
 };
 
 /// Describes a batch that a transport has started; post() returns it.

@@ -188,6 +188,21 @@ class DriverCallsOfRegions : public ::testing::Test {
     if (!kernels.ok()) GTEST_SKIP() << "needs a build with kernels: " << kernels.what();
   }
 
+  /// Checks all bytes of both regions of layer `i`, which were filled with 2 * i and 2 * i + 1.
+  static void expect_moved(Op op, std::uint64_t i, const Pages& pages, Held& here, Pair& pair) {
+    std::vector<Expected> here_due, there_due;
+    for (std::size_t k = 0; k < pages.local_index.size(); ++k) {
+      const std::uint64_t ours = pages.local_base + pages.local_index[k] * pages.page_bytes,
+                          theirs = pages.remote_base + pages.remote_index[k] * pages.page_bytes;
+      if (op == Op::write)
+        there_due.push_back({theirs, 2 * i, ours, pages.page_bytes});
+      else
+        here_due.push_back({ours, 2 * i + 1, theirs, pages.page_bytes});
+    }
+    EXPECT_EQ(here.difference(2 * i, here_due), "") << i;
+    EXPECT_EQ(pair.far.difference("layer " + std::to_string(i), 2 * i + 1, there_due), "") << i;
+  }
+
   DriverCounts counts_;
 };
 
@@ -241,16 +256,7 @@ TEST_F(DriverCallsOfRegions, AreOneLaunchForAsManyAsAKernelTakes_WhereTheyGetThe
     EXPECT_EQ(calls.at("cuStreamWriteValue64"), kLaunches);
     EXPECT_FALSE(calls.contains("cuMemcpyAsync"));
     for (std::size_t i = 0; i < kRegions; ++i) {
-      std::vector<Expected> here_due, there_due;
-      for (std::size_t k = 0; k < ours.size(); ++k) {
-        const std::uint64_t here = 1 + ours[k] * kPage, there = 3 + theirs[k] * kPage;
-        if (op == Op::write)
-          there_due.push_back({there, 2 * i, here, kPage});
-        else
-          here_due.push_back({here, 2 * i + 1, there, kPage});
-      }
-      EXPECT_EQ(held[i].difference(2 * i, here_due), "") << i;
-      EXPECT_EQ(pair.far.difference("layer " + std::to_string(i), 2 * i + 1, there_due), "") << i;
+      expect_moved(op, i, {kPage, 1, 3, ours, theirs}, held[i], pair);
       if (HasFailure()) return;
     }
   }
@@ -291,17 +297,7 @@ TEST_F(DriverCallsOfRegions, AreOneLaunch_WhereEachGetsPagesOfItsOwn) {
       EXPECT_EQ(calls.at("cuLaunchKernel"), 1u);
       EXPECT_EQ(calls.at("cuStreamWriteValue64"), 1u);
       for (std::uint32_t i = 0; i < kRegions; ++i) {
-        std::vector<Expected> here_due, there_due;
-        for (std::size_t k = 0; k < lists[2 * i].size(); ++k) {
-          const std::uint64_t here = 1 + lists[2 * i][k] * kPage,
-                              there = 3 + lists[2 * i + 1][k] * kPage;
-          if (op == Op::write)
-            there_due.push_back({there, 2 * i, here, kPage});
-          else
-            here_due.push_back({here, 2 * i + 1, there, kPage});
-        }
-        EXPECT_EQ(held[i].difference(2 * i, here_due), "") << i;
-        EXPECT_EQ(pair.far.difference("layer " + std::to_string(i), 2 * i + 1, there_due), "") << i;
+        expect_moved(op, i, std::get<Pages>(all[i].shape), held[i], pair);
         if (HasFailure()) return;
       }
     }

@@ -5,8 +5,8 @@ import socket
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 at which nobody listens. It is below 32768: a higher one the
-    kernel may give to another process before the server binds it."""
+    """Returns a port of 127.0.0.1 at which nobody listens. It is below 32768, because the kernel
+    gives higher ports to any process that asks, perhaps before the server binds this one."""
     for _ in range(100):
         with socket.socket() as probe:
             try:

@@ -16,8 +16,8 @@ namespace linkspan::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-global-names-in-headers)
 
-/// Returns a port of 127.0.0.1 at which nobody listens. It is below 32768: a higher one the kernel
-/// may give to another process before the test binds it.
+/// Returns a port of 127.0.0.1 at which nobody listens. It is below 32768, because the kernel gives
+/// higher ports to any process that asks, perhaps before the test binds this one.
 inline std::uint16_t free_port() {
   const auto loopback = net::resolve("127.0.0.1", 0)->front();
   for (int i = 0; i < 100; ++i) {

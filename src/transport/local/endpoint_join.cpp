@@ -6,8 +6,8 @@
 namespace linkspan::transport::local {
 namespace {
 
-/// From so many pairs on, one page list with their bases is better than a list of blocks that takes
-/// more pairs: it costs the CPU nothing for each block.
+/// Number of pairs with the same pages from which one page list is chosen, although a list of all
+/// blocks would take more pairs: that costs the CPU time for each block.
 constexpr std::size_t kEnoughAlike = 16;
 
 const LocalMapping& mapping_of(const BatchPair& pair) {
@@ -84,8 +84,9 @@ void LocalEndpoint::join_lists(LocalInflightBatch& inflight, const Batch& batch,
     const BatchPair pair = batch.more->at(i);
     if (!can_join(batch.op, pair, path)) break;
     const LocalPath& its = mapping_of(pair).last_path();
-    inflight.place_blocks(its.local_address, its.remote_address, *batch.more->pages(i));
-    const BatchSummary further = summary_of(*batch.more->pages(i));
+    const Pages& pages = *batch.more->pages(i);
+    inflight.place_blocks(its.local_address, its.remote_address, pages);
+    const BatchSummary further = summary_of(pages);
     size.blocks += further.blocks;
     size.bytes += further.bytes;
     joined.push_back(mapping_of(pair).memory().get());

@@ -154,7 +154,7 @@ struct LocalInflightBatch {
   /// regions begin.
   void place(std::uint64_t here, std::uint64_t there, std::span<const Block> from_blocks);
   void place(std::uint64_t here, std::uint64_t there, const Pages& from_pages, const Batch& batch);
-  /// Adds checked pages as pieces.
+  /// Adds checked pages as pieces, without a list of blocks between.
   void place_blocks(std::uint64_t here, std::uint64_t there, const Pages& pages);
   void cancel() {
     canceled = true;
