@@ -73,12 +73,12 @@ Result<Ticket> CpuCopier::start(const Order& order) {
   const bool here = !order.by_caller && order.method == Method::cpu_threads && order.sealed &&
                     is_small(order.pieces);
   const bool queued = !here && !order.by_caller;
-  if (Status s = queued ? start_threads(job.chunks.size()) : Status(); !s.ok()) return s;
+  if (Status s = queued ? start_threads(executors_for(job, bytes)) : Status(); !s.ok()) return s;
   free_.pop_back();
   job.ticket = ++accepted_ * kOrders + index;
-  if (here) {
+  if (!queued) {
     job.begin_unqueued();
-    run(job.ticket);
+    if (here) run(job.ticket);
     return job.ticket;
   }
   const base::Time now = clock_.now();
@@ -86,7 +86,7 @@ Result<Ticket> CpuCopier::start(const Order& order) {
       std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
   job.due = last_due_;
   job.last_poll = job.waiting_since = now;
-  queued ? queue_.add(job) : job.begin_unqueued();
+  queue_.add(job);
   return job.ticket;
 }
 
@@ -157,7 +157,8 @@ base::Time CpuCopier::expected(base::Time now) const {
   if (free_.size() == kOrders) return soonest;
   for (const CpuJob& job : jobs_) {
     if (job.ticket == 0) continue;
-    if (job.done.load(std::memory_order_relaxed)) return now;
+    const bool by_caller = job.due == base::Time{};
+    if (by_caller || job.done.load(std::memory_order_relaxed)) return now;
     soonest = std::min(soonest, poll_hint(job.due, job.last_poll));
   }
   return soonest;
@@ -168,10 +169,16 @@ CpuJob* CpuCopier::find(Ticket ticket) {
   return ticket != 0 && job.ticket == ticket ? &job : nullptr;
 }
 
-/// Starts as many executors as there will be chunks, at most all.
-Status CpuCopier::start_threads(std::size_t chunks) {
+/// Returns how many executors a job is worth: its waiter helps, and begins at once.
+std::size_t CpuCopier::executors_for(const CpuJob& job, std::uint64_t bytes) const noexcept {
+  if (job.order.method == Method::pageable) return job.chunks.size();
+  return std::min<std::uint64_t>(job.chunks.size(), bytes / kChunkBytes + 1);
+}
+
+/// Starts as many executors as there is work for, at most all.
+Status CpuCopier::start_threads(std::size_t executors) {
   if (threads_.size() >= max_threads_) return {};
-  const std::size_t wanted = std::min<std::size_t>(chunks + queue_.unfinished(), max_threads_);
+  const std::size_t wanted = std::min<std::size_t>(executors + queue_.unfinished(), max_threads_);
   try {
     while (threads_.size() < wanted)
       threads_.push_back(base::named_thread<"ls-copy">(
@@ -183,10 +190,13 @@ Status CpuCopier::start_threads(std::size_t chunks) {
   return {};
 }
 
-/// Returns the size of a chunk. Of `pageable` ones every executor's buffers get some before one of
-/// them gets two rounds.
+/// Returns the size of a chunk. A medium order becomes a few, so that an executor that wakes up
+/// finds some left by the waiter. Of `pageable` ones every executor's buffers get some before one
+/// of them gets two rounds.
 std::uint64_t CpuCopier::chunk_bytes(Method method, std::uint64_t all) const noexcept {
-  if (method != Method::pageable) return kChunkBytes;
+  if (method != Method::pageable)
+    return std::clamp(all / kMinChunks / kMinChunkBytes * kMinChunkBytes, kMinChunkBytes,
+                      kChunkBytes);
   const std::uint64_t least = std::min<std::uint64_t>(kStagedBytes, buffer_bytes_);
   const std::uint64_t share = all / max_threads_ / Staging::kBuffers;
   return std::clamp<std::uint64_t>(share / least * least, least, buffer_bytes_);

@@ -33,11 +33,14 @@ class StagingStreams;
 class CpuCopier final : public Copier {
  public:
   static constexpr unsigned kOrders = 256;
+  /// Maximum of a chunk that needs no buffer. Smaller orders are cut into kMinChunks, as long as
+  /// each has the minimum.
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t kMinChunkBytes = std::uint64_t{256} << 10, kMinChunks = 4;
   /// Minimum of a `pageable` chunk, if a staging buffer is as large; the maximum is a buffer.
   static constexpr std::uint64_t kStagedBytes = std::uint64_t{256} << 10;
   /// Maximum of an order that start() or run() copies.
-  static constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
+  static constexpr std::uint64_t kInlineBytes = std::uint64_t{128} << 10;
   static constexpr std::size_t kInlinePieces = 64;
   static constexpr Duration kPatience = std::chrono::milliseconds(10);
 
@@ -82,7 +85,8 @@ class CpuCopier final : public Copier {
   CpuCopier(unsigned threads, std::size_t staging, const base::Clock& clock);
 
   CpuJob* find(Ticket ticket);
-  Status start_threads(std::size_t chunks);
+  std::size_t executors_for(const CpuJob& job, std::uint64_t bytes) const noexcept;
+  Status start_threads(std::size_t executors);
   std::uint64_t chunk_bytes(Method method, std::uint64_t all) const noexcept;
   /// Runs an executor. One that `replaces` another takes no `pageable` chunks: it has no buffers.
   void execute(const std::stop_token& stop, bool replaces);

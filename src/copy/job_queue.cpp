@@ -1,6 +1,7 @@
 #include "copy/job_queue.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -10,6 +11,19 @@
 #include "copy/pageable.hpp"
 
 namespace linkspan::copy {
+namespace {
+
+constexpr Duration kRest = std::chrono::minutes(1);  // of an executor without work
+/// Chunks that are left to the executors and waiters that are awake.
+constexpr std::size_t kFewChunks = 4;
+
+}  // namespace
+
+JobQueue::JobQueue(unsigned executors) : executors_(executors), calls_(executors) {
+  resting_.reserve(executors);
+  spare_.reserve(executors);
+  for (base::Condition& each : calls_) spare_.push_back(&each);
+}
 
 void CpuJob::cut(const Order& whole, std::uint64_t chunk_bytes) {
   order = whole;
@@ -40,6 +54,7 @@ void CpuJob::cut(const Order& whole, std::uint64_t chunk_bytes) {
 }
 
 void CpuJob::begin_unqueued() {
+  due = last_poll = waiting_since = {};
   next = chunks.size();
   left = 0;
   aborted = false;
@@ -69,7 +84,33 @@ void JobQueue::add(CpuJob& job) {
   if (job.left == 0) return;
   queue_.push_back(&job);
   unfinished_ += job.left;
-  changed_.notify_all();
+  wake(1);
+}
+
+/// Wakes so many executors, if they rest. Those that have rested for the shortest time are first.
+void JobQueue::wake(std::size_t most) {
+  for (; most != 0 && !resting_.empty(); --most) {
+    resting_.back()->notify_all();
+    resting_.pop_back();
+  }
+  if (most != 0 || replacing_ != 0) changed_.notify_all();
+}
+
+/// Waits until wake() calls this executor. Some time may pass without.
+void JobQueue::rest() {
+  base::Condition& called = *spare_.back();
+  spare_.pop_back();
+  resting_.push_back(&called);
+  called.wait(mutex_, base::Deadline::in(kRest));
+  std::erase(resting_, &called);
+  spare_.push_back(&called);
+}
+
+/// Returns whether the queue has chunks for executors that rest, after one was taken. The memory of
+/// a peer may not answer, so a job never waits for an executor that has taken a chunk of another.
+bool JobQueue::has_more(const CpuJob& taken) const {
+  if (queue_.size() != 1 || queue_.front() != &taken) return !queue_.empty();
+  return taken.order.method == Method::pageable || taken.chunks.size() - taken.next >= kFewChunks;
 }
 
 void JobQueue::abort(CpuJob& job) {
@@ -100,6 +141,7 @@ std::size_t JobQueue::unfinished() const {
 
 void JobQueue::wake_all() {
   const base::MutexLock lock(mutex_);  // no executor is between its check of the token and its wait
+  for (base::Condition* const each : resting_) each->notify_all();
   changed_.notify_all();
 }
 
@@ -140,10 +182,16 @@ std::optional<JobQueue::Claim> JobQueue::claim(const std::stop_token& stop, cons
         continue;
       }
       if (across && ++copying_of_[job->order.peer] > share()) ++beyond_share_;
-      return take_chunk(*job);
+      const Claim claimed = take_chunk(*job);
+      if (has_more(*job)) wake(2);
+      return claimed;
     }
     if (staging.idle() && stop.stop_requested()) return std::nullopt;
-    const Duration wait = staging.idle() ? std::chrono::minutes(1) : staging.patience();
+    if (staging.idle() && !replaces) {
+      rest();
+      continue;
+    }
+    const Duration wait = staging.idle() ? kRest : staging.patience();
     if (wait > Duration::zero()) changed_.wait(mutex_, base::Deadline::in(wait));
     if (!staging.idle()) return std::nullopt;
   }

@@ -32,9 +32,9 @@ struct CpuJob {
   static constexpr std::size_t kChunkPieces = 4096;  ///< Maximum of a chunk.
 
   // Under the transport's mutex.
-  Ticket ticket = 0;  // zero: unused
-  base::Time due{}, last_poll{};
-  base::Time waiting_since{};  // since when it waits for an executor
+  Ticket ticket = 0;              // zero: unused
+  base::Time due{}, last_poll{};  // `due` is zero: its caller copies it at once
+  base::Time waiting_since{};     // since when it waits for an executor
 
   // Written by start() before the job is queued; only read from then on.
   Order order;                      // without its pieces
@@ -68,9 +68,10 @@ class JobQueue {
     std::size_t chunk;
   };
 
-  explicit JobQueue(unsigned executors) : executors_(executors) {}
+  explicit JobQueue(unsigned executors);
 
-  /// Queues a job that was cut into chunks. A job without chunks is done at once.
+  /// Queues a job that was cut into chunks. A job without chunks is done at once. Wakes one
+  /// executor, because a call takes microseconds; each that finds more than a few chunks calls two.
   void add(CpuJob& job);
   /// Drops the chunks not begun; the job ends as `canceled` if there were any.
   void abort(CpuJob& job);
@@ -96,6 +97,9 @@ class JobQueue {
  private:
   unsigned share() const noexcept { return executors_ < 2 ? 1 : executors_ / 2; }
   void drop_rest(CpuJob& job, const Status& why) LINKSPAN_REQUIRES(mutex_);
+  void wake(std::size_t most) LINKSPAN_REQUIRES(mutex_);
+  void rest() LINKSPAN_REQUIRES(mutex_);
+  bool has_more(const CpuJob& taken) const LINKSPAN_REQUIRES(mutex_);
   /// Takes the next chunk of a queued job.
   Claim take_chunk(CpuJob& job) LINKSPAN_REQUIRES(mutex_);
   /// Returns the first queued job of which an executor may take a chunk, or null.
@@ -104,7 +108,11 @@ class JobQueue {
 
   const unsigned executors_;  // without substitutes
   mutable base::Mutex mutex_;
-  base::Condition changed_;
+  base::Condition changed_;  // waited on by substitutes and where a staging buffer is in use
+  // One for each executor that rests, and those of which none is waited on.
+  std::vector<base::Condition> calls_;
+  std::vector<base::Condition*> resting_ LINKSPAN_GUARDED_BY(mutex_), spare_
+      LINKSPAN_GUARDED_BY(mutex_);
   std::deque<CpuJob*> queue_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   /// Executors that copy across, by peer; those beyond a peer's share; those at aborted jobs.

@@ -2,25 +2,34 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <list>
+#include <thread>
 
 #include "copy/staging.hpp"
 
 namespace linkspan::copy {
 namespace job_queue_test {
 
+using namespace std::chrono_literals;
+
 constexpr std::uint64_t kChunk = 4096;
 
 class JobQueueTest : public ::testing::Test {
  protected:
-  /// Adds a job of so many chunks. With a peer: of that peer's memory.
-  CpuJob& add(std::uint64_t chunks, std::uint64_t peer = 0) {
+  /// Makes a job of so many chunks. With a peer: of that peer's memory.
+  CpuJob& cut(std::uint64_t chunks, std::uint64_t peer = 0) {
     const Piece piece{.bytes = chunks * kChunk};
     CpuJob& job = jobs_.emplace_back();
     job.cut({.method = peer == 0 ? Method::cpu_threads : Method::cross_process,
              .pieces = {&piece, 1},
              .peer = peer},
             kChunk);
+    return job;
+  }
+  CpuJob& add(std::uint64_t chunks, std::uint64_t peer = 0) {
+    CpuJob& job = cut(chunks, peer);
     queue_.add(job);
     return job;
   }
@@ -78,6 +87,51 @@ TEST_F(JobQueueTest, KeepsAPeerWithinItsShare_WhileAnotherOrderWaits) {
   EXPECT_EQ(queue_.reserve_substitutes(&waiting), 0u) << "which has its substitute";
   queue_.cancel_substitutes(1);
   EXPECT_EQ(queue_.reserve_substitutes(&waiting), 1u);
+}
+
+/// Four executors, each of which claims one chunk and keeps it until the end of the test.
+class RestingExecutors : public JobQueueTest {
+ protected:
+  RestingExecutors() {
+    for (std::jthread& each : threads_)
+      each = std::jthread([&](const std::stop_token& stop) {
+        const Staging staging(Staging::buffer_bytes(0), streams_);
+        if (const auto claimed = four_.claim(stop, staging, false)) {
+          ++claims_;
+          while (!stop.stop_requested()) std::this_thread::sleep_for(1ms);
+          four_.finish(*claimed->job, {});
+        }
+      });
+    std::this_thread::sleep_for(20ms);  // until most of them rest
+  }
+  RestingExecutors(const RestingExecutors&) = delete;
+  RestingExecutors& operator=(const RestingExecutors&) = delete;
+  ~RestingExecutors() override {
+    for (std::jthread& each : threads_) each.request_stop();
+    four_.wake_all();
+  }
+  /// Returns whether that many chunks were claimed, within 10 s.
+  bool claimed(unsigned count) const {
+    for (const auto limit = base::Deadline::in(10s); claims_ != count && !limit.passed();)
+      std::this_thread::sleep_for(1ms);
+    return claims_ == count;
+  }
+
+  JobQueue four_{4};
+  std::atomic<unsigned> claims_{0};
+  std::array<std::jthread, 4> threads_;  // last: they use all of the above
+};
+
+TEST_F(RestingExecutors, CallEachOther_WhenThereAreManyChunks) {
+  four_.add(cut(8));
+  EXPECT_TRUE(claimed(4));
+}
+
+TEST_F(RestingExecutors, AreCalledForAJob_WhereTheOneThatWokeHasAnothers) {
+  four_.add(cut(2, 7));
+  EXPECT_TRUE(claimed(1));
+  four_.add(cut(1));
+  EXPECT_TRUE(claimed(3)) << "the second chunk of the first job, and the job";
 }
 
 TEST_F(JobQueueTest, ReservesASubstituteForEachExecutorAtAnAbortedJob) {
