@@ -71,9 +71,10 @@ PeerState EngineImpl::state(std::uint64_t peer) const {
 
 Status EngineImpl::wait(const TransferState& transfer, Duration timeout) {
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
+  if (is_quiet()) return transfer.end;
   const base::Time now = base::Clock::steady().now();
-  if (const auto peer = is_quiet() ? nullptr : services_.peers.find(transfer.peer))
-    peer->wait(transfer,
+  if (const auto peer = services_.peers.find(transfer.peer))
+    peer->wait(transfer, now,
                now + std::clamp(timeout, Duration::zero(), Duration(base::Time::max() - now)));
   if (is_quiet()) return transfer.end;
   context_->progress->wake();

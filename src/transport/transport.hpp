@@ -6,7 +6,7 @@
 // of a transport share, the transport guards. An executor does long work (a copy by CPU threads)
 // and owns its state until it returns it. Functions marked OFF THE LOCK may take milliseconds; any
 // thread may call them at any time.
-// Invariants: each accepted Batch has exactly one Completion.
+// Invariants: each accepted Batch has exactly one Completion, or ended in post().
 #pragma once
 
 #include <cstddef>
@@ -143,7 +143,8 @@ struct Batch {
   /// Notifications that this side sent over the control connection before. The peer's user gets
   /// `notification` after these.
   std::uint64_t notifications_before = 0;
-  /// Promises that the caller of post() makes a Posted::callers_copy that is `now`.
+  /// Promises that the caller of post() makes a Posted::callers_copy that is `now`, and knows
+  /// Posted::ended.
   bool caller_copies = false;
   std::uint64_t cookie = 0;  ///< Unique among those in flight; returned in the Completion.
 };
@@ -163,6 +164,7 @@ struct Posted {
   /// Recorded after the batch, if asked for. Empty if only the Completion reports the end.
   std::optional<cuda::PooledEvent> event{};
   CallersCopy callers_copy{};
+  bool ended = false;  ///< It is over and went well. No Completion follows.
 };
 
 /// Reports the end of a batch once it is quiet: whatever the status, the transport never again
@@ -224,8 +226,8 @@ struct Served {
 class Endpoint {
  public:
   virtual ~Endpoint() = default;  ///< Requires that it is closed and drained.
-  /// Starts a batch; never calls a sink. After OK one Completion follows; after an error nothing
-  /// has started.
+  /// Starts a batch; never calls a sink. After OK one Completion follows, unless it has `ended`;
+  /// after an error nothing has started.
   /// no_resource: try again after progress(). invalid_argument: a block leaves its region (the sum
   /// may overflow), index lengths differ, a limit is exceeded, or the Mapping is another peer's.
   /// permission_denied: the peer does not permit it. unsupported: a capability is absent, or the

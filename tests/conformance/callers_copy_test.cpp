@@ -13,7 +13,7 @@
 namespace linkspan::test {
 namespace callers_copy_test {
 
-constexpr std::uint64_t kBytes = 256u << 10;
+constexpr std::uint64_t kBytes = 512u << 10;
 constexpr Block kWord{8, 16, 8};
 
 /// Returns whether this process has a thread that copies.
@@ -47,7 +47,7 @@ void move_all_sizes(const std::string& near, const std::string& far) {
   Between between(near, far);
   auto& [here, pair, there] = between;
   std::uint64_t seed = 1;
-  for (const std::uint64_t bytes : {8u, 1u, 4095u, 4096u, 65535u, 65536u, 65537u, 3u})
+  for (const std::uint64_t bytes : {8u, 1u, 4095u, 4096u, 131071u, 131072u, 131073u, 3u})
     for (const std::uint64_t count : {1u, 3u}) {
       std::vector<Block> blocks;
       std::vector<Expected> expected;
@@ -72,6 +72,7 @@ void move_all_sizes(const std::string& near, const std::string& far) {
 TEST(CallersCopy, MovesEachSizeAcrossProcesses) { move_all_sizes("host", "host"); }
 TEST(CallersCopy, MovesEachSizeOfMappedMemory) { move_all_sizes("host", "shared"); }
 TEST(CallersCopy, MovesEachSizeOfSharedMemory) { move_all_sizes("shared", "host"); }
+TEST(CallersCopy, MovesEachSizeBetweenSharedMemories) { move_all_sizes("shared", "shared"); }
 
 TEST(CallersCopy, OfTwoThreadsAtOneRegionEachEnds) {
   Between between("host", "host");

@@ -79,6 +79,10 @@ class FakeEndpoint final : public transport::Endpoint {
   void carry_notifications() {
     change([&] { carries_ = true; });
   }
+  /// Makes each batch end in post(), if its caller knows that.
+  void end_at_once() {
+    change([&] { at_once_ = true; });
+  }
   /// Makes each progress() complete all batches.
   void complete_each() {
     change([&] { completes_ = true; });
@@ -121,10 +125,12 @@ class FakeEndpoint final : public transport::Endpoint {
                        text_of(batch.notification), batch.notifications_before,
                        batch.streams.wants_event,
                        batch.more == nullptr ? 0 : batch.more->alike(~std::size_t{0})});
-    in_flight_.push_back(batch.cookie);
+    const bool ends = at_once_ && batch.caller_copies;
+    if (!ends) in_flight_.push_back(batch.cookie);
     return transport::Posted{.path = {.path = "fake"},
                              .joined = batch.more == nullptr ? 0 : batch.more->alike(joins_),
-                             .notifies = carries_ && !batch.notification.empty()};
+                             .notifies = carries_ && !batch.notification.empty(),
+                             .ended = ends};
   }
   void cancel(std::uint64_t cookie) override {
     ++calls_.cancels;
@@ -190,7 +196,7 @@ class FakeEndpoint final : public transport::Endpoint {
   std::size_t room_ = 1000;
   std::size_t joins_ = 0;
   Status refusal_;
-  bool carries_ = false, completes_ = false, drained_ = true;
+  bool carries_ = false, completes_ = false, at_once_ = false, drained_ = true;
   bool stopped_serving_ = false, closed_ = false;
   transport::PollHint hint_;
   std::vector<std::uint64_t> in_flight_, canceled_;

@@ -442,7 +442,7 @@ TEST_F(PeerSchedulerTest, BlocksTheEnginesClose_WhileThePeerHasKeysOfOurMemory) 
 TEST_F(PeerSchedulerTest, WaitsUntilTheTransferIsQuiet_AndMakesTheProgressItself) {
   const auto transfer = started(2);
   endpoint().complete_all();
-  scheduler().wait(*transfer, now() + 10s);
+  scheduler().wait(*transfer, now(), now() + 10s);
   EXPECT_EQ(end_of(*transfer), "ok");
 }
 
@@ -458,7 +458,7 @@ TEST_F(PeerSchedulerTest, MakesProgressForWhoeverLooks) {
 TEST_F(PeerSchedulerTest, ReturnsFromWaitAtTheLimit_WhenTheTransferIsNotQuiet) {
   const auto transfer = started();
   const base::Time begin = now(), limit = begin + 2ms;
-  scheduler().wait(*transfer, limit);
+  scheduler().wait(*transfer, now(), limit);
   EXPECT_GE(now(), limit);
   EXPECT_FALSE(transfer->quiet);
   complete_all();
@@ -470,7 +470,7 @@ TEST_F(PeerSchedulerTest, MakesTheHintPatient_WhileAThreadWaits) {
   endpoint().set_hint({.when = When::now, .at = {}});
   EXPECT_FALSE(scheduler().poll(now()).hint.patient);
   const base::Time limit = now() + 10s;
-  std::jthread waiter([&] { scheduler().wait(*transfer, limit); });
+  std::jthread waiter([&] { scheduler().wait(*transfer, now(), limit); });
   transport::PollHint hint;
   while (!hint.patient && now() < limit) hint = scheduler().poll(now()).hint;
   EXPECT_TRUE(hint.patient);
@@ -481,11 +481,49 @@ TEST_F(PeerSchedulerTest, MakesTheHintPatient_WhileAThreadWaits) {
   EXPECT_EQ(end_of(*transfer), "ok");
 }
 
+/// The user's thread looks again soon.
+TEST_F(PeerSchedulerTest, MakesTheHintPatientOnce_AfterAThreadHasLooked) {
+  const auto transfer = started();
+  endpoint().set_hint({.when = When::now, .at = {}});
+  scheduler().try_progress(now());
+  EXPECT_TRUE(scheduler().poll(now()).hint.patient);
+  EXPECT_FALSE(scheduler().poll(now()).hint.patient) << "nobody has looked since";
+  endpoint().set_hint({.when = When::now, .at = {}, .for_peer = true});
+  scheduler().try_progress(now());
+  EXPECT_FALSE(scheduler().poll(now()).hint.patient) << "the peer waits, and looks nowhere";
+  complete_all();
+}
+
+TEST_F(PeerSchedulerTest, LeavesProgressToTheThreadThatMakesIt) {
+  const auto transfer = started();
+  endpoint().complete_all();
+  must(scheduler().on_message_frame([&](Rendezvous&) {  // under the mutex
+    PeerScheduler::Polled polled;
+    std::jthread([&] { polled = scheduler().poll(now()); }).join();
+    EXPECT_TRUE(polled.hint.patient);
+    EXPECT_FALSE(polled.over || polled.rested || transfer->quiet);
+    return Status();
+  }));
+  EXPECT_EQ(end_of(*transfer), "ok");
+}
+
+TEST_F(PeerSchedulerTest, EndsATransferInItsSubmission_WhenItsBatchHasEnded) {
+  endpoint().end_at_once();
+  const auto transfer = make_transfer();
+  transfer->by_user.allowed = true;
+  transfer->notification.bytes = bytes_of("told");
+  must(submit(peer_, transfer));
+  EXPECT_EQ(end_of(*transfer), "ok");
+  EXPECT_EQ(peer_.session().next_notification(), "told");
+  EXPECT_EQ(progress(), 1u) << "it is counted once";
+  EXPECT_EQ(scheduler().unquiet(), 0u);
+}
+
 TEST_F(PeerSchedulerTest, WakesTheWaiter_WhenAnotherThreadMakesTheTransferQuiet) {
   const auto first = started(), second = started();
   const base::Time limit = now() + 10s;
-  std::jthread one([&] { scheduler().wait(*first, limit); });
-  std::jthread other([&] { scheduler().wait(*second, limit); });
+  std::jthread one([&] { scheduler().wait(*first, now(), limit); });
+  std::jthread other([&] { scheduler().wait(*second, now(), limit); });
   endpoint().complete_all();
   one.join();
   other.join();

@@ -46,6 +46,21 @@ TEST_F(PeerTableTest, FindsPeersById) {
   EXPECT_EQ(table_.session_of(5), nullptr);
 }
 
+/// Else each transfer of a user who waits for one after the other would enter and leave the list.
+TEST_F(PeerTableTest, KeepsThePeerActive_UntilItHasRestedForOnePoll) {
+  auto& peer = add(4);
+  peer.endpoint->complete_each();
+  settle();
+  ASSERT_FALSE(is_active(peer));
+  auto transfer = make_transfer();
+  must(submit(peer, transfer));
+  EXPECT_EQ(table_.poll(now()).when, When::idle);
+  EXPECT_TRUE(transfer->quiet);
+  EXPECT_TRUE(is_active(peer));
+  EXPECT_EQ(table_.poll(now()).when, When::idle);
+  EXPECT_FALSE(is_active(peer));
+}
+
 TEST_F(PeerTableTest, ActivatesThePeer_ThatFindActiveFinds) {
   const auto& peer = add(4);
   settle();
@@ -277,7 +292,7 @@ class PeerTableCost : public PeerTableTest {
     must(submit(*find(id), canceled));
     table_.progress(now());
     peer.endpoint->complete(peer.endpoint->in_flight().front());
-    table_.find(id)->wait(*transfer, now() + 10s);
+    table_.find(id)->wait(*transfer, now(), now() + 10s);
     table_.find(id)->cancel(*canceled);
     (void)table_.poll(now());
     table_.find(id)->close();

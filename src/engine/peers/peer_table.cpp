@@ -131,7 +131,7 @@ transport::PollHint PeerTable::poll(base::Time now) {
     const transport::PollHint& hint = polled.hint;
     if (polled.over) {
       forget(*peer);
-    } else if (hint.when == When::idle) {
+    } else if (hint.when == When::idle && polled.rested) {
       if (!deactivate(*peer)) next = transport::earlier(next, {.when = When::now});
     } else {
       next = transport::earlier(next, hint);

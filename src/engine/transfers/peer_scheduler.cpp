@@ -16,8 +16,9 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
     if (Status status = check_room(); !status.ok()) return status;
     if (Status status = start(transfer); !status.ok()) return status;
   }
-  // Endpoints end with this object, which the caller keeps.
-  if (transfer->by_user.for_submitter()) transfer->by_user.make();
+  if (!transfer->by_user.for_submitter()) return {};
+  ++looks_;
+  transfer->by_user.make();  // Endpoints end with this object, which the caller keeps
   return {};
 }
 
@@ -69,6 +70,8 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
       pump();
       return Status();
     });
+  } else {
+    end_if_quiet(transfer);
   }
   return {};
 }
@@ -139,6 +142,10 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   if (user_copies && posted->callers_copy.id != 0)
     transfer.by_user = {.endpoint = &endpoint, .copy = posted->callers_copy};
   transfer.count_posted(posted->joined);
+  if (posted->ended) {
+    batches_.remove(cookie);
+    --transfer.batches.in_flight;
+  }
   if (transfer.batches.all_posted()) transfer.streams.mark.reset();
   return {};
 }

@@ -110,8 +110,9 @@ class PeerScheduler final : private RendezvousHost {
   void cancel(TransferState& transfer) LINKSPAN_EXCLUDES(mutex_);
   /// Cancels all transfers of this side that use that registration.
   void cancel_all_on(const memory::Registration& registration) LINKSPAN_EXCLUDES(mutex_);
-  /// Makes progress until the transfer is quiet or `limit` is reached.
-  void wait(const TransferState& transfer, base::Time limit) LINKSPAN_EXCLUDES(mutex_);
+  /// Makes progress until the transfer is quiet or `limit` is reached. `begin` is now.
+  void wait(const TransferState& transfer, base::Time begin, base::Time limit)
+      LINKSPAN_EXCLUDES(mutex_);
   /// Makes the queue get `cookie` at the end of the transfer, or at once if it is quiet.
   void attach(TransferState& transfer, std::shared_ptr<CompletionQueueState> queue,
               std::uint64_t cookie) LINKSPAN_EXCLUDES(mutex_);
@@ -127,8 +128,10 @@ class PeerScheduler final : private RendezvousHost {
   struct Polled {
     transport::PollHint hint;  ///< When progress() has something to do again.
     bool over = false;         ///< The peer is gone and nothing of it is in flight.
+    bool rested = false;       ///< No transfer began since the last poll().
   };
-  /// Makes progress and destroys objects that have ended.
+  /// Makes progress, unless another thread does, and destroys objects that have ended. Is patient
+  /// where a user's thread has looked since the last call, because that is likely to look again.
   Polled poll(base::Time now) LINKSPAN_EXCLUDES(mutex_);
   /// Returns whether poll() has something to do, now or at a time.
   bool has_work() LINKSPAN_EXCLUDES(mutex_);
@@ -241,6 +244,7 @@ class PeerScheduler final : private RendezvousHost {
   const base::Log& log_;
   const std::shared_ptr<control::Session> session_;  // also control's
   std::atomic<unsigned> waiters_{0};                 // users' threads in wait()
+  std::atomic<unsigned> looks_{0};  // of users' threads, by wait() or try_progress(), since poll()
 
   base::Mutex mutex_;
   base::Condition quiet_;  // a transfer became quiet
@@ -281,6 +285,7 @@ class PeerScheduler final : private RendezvousHost {
     std::set<std::uint64_t> exported;                     // serials whose keys were sent
   } regions_ LINKSPAN_GUARDED_BY(mutex_);
   PeerCounters counters_ LINKSPAN_GUARDED_BY(mutex_);
+  std::uint64_t started_before_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // counters_.started at poll()
 };
 
 }  // namespace linkspan::engine

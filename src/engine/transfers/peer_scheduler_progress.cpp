@@ -146,6 +146,7 @@ std::size_t PeerScheduler::progress(base::Time now) {
 }
 
 void PeerScheduler::try_progress(base::Time now) noexcept {
+  ++looks_;
   if (!mutex_.try_lock()) return;
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { (void)advance(now); });
   mutex_.unlock();
@@ -204,20 +205,27 @@ transport::PollHint PeerScheduler::poll_hint(base::Time now) {
 }
 
 PeerScheduler::Polled PeerScheduler::poll(base::Time now) {
+  const transport::PollHint later{.when = When::at, .at = now + kUserPolls, .patient = true};
+  Polled polled{.hint = later};
+  const bool looked_lately = looks_.exchange(0) != 0;
+  if (!mutex_.try_lock()) return polled;       // another thread makes progress
   std::vector<std::shared_ptr<void>> garbage;  // destroyed without the mutex
-  Polled polled;
-  const base::MutexLock lock(mutex_);
-  advance(now);
-  garbage.swap(garbage_);
-  polled.hint = poll_hint(now);
-  if (waiters_ != 0 && polled.hint.when != When::idle &&
-      (polled.hint.when == When::now || polled.hint.at < now + kUserPolls)) {
-    polled.hint.when = When::at;
-    polled.hint.at = now + kUserPolls;
-    polled.hint.patient = true;
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) {
+    advance(now);
+    garbage.swap(garbage_);
+    polled.hint = poll_hint(now);
+    polled.over =
+        status_.state == PeerState::gone && transfers_.empty() && polled.hint.when == When::idle;
+    polled.rested = counters_.started == std::exchange(started_before_, counters_.started);
+  });
+  mutex_.unlock();
+  transport::PollHint& hint = polled.hint;
+  if (waiters_ == 0 && (!looked_lately || hint.for_peer)) return polled;
+  if (hint.when == When::now || (hint.when == When::at && hint.at < later.at)) {
+    hint.when = When::at;
+    hint.at = later.at;
+    hint.patient = true;
   }
-  polled.over =
-      status_.state == PeerState::gone && transfers_.empty() && polled.hint.when == When::idle;
   return polled;
 }
 
@@ -227,23 +235,24 @@ bool PeerScheduler::has_work() {
          poll_hint(base::Clock::steady().now()).when != When::idle;
 }
 
-void PeerScheduler::wait(const TransferState& transfer, base::Time limit) {
+void PeerScheduler::wait(const TransferState& transfer, base::Time begin, base::Time limit) {
   const base::Clock& clock = base::Clock::steady();
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
-  const base::Time begin = clock.now();
   if (transfer.by_user.for_waiter())
     while (!is_quiet() && clock.now() < limit && transfer.by_user.make()) continue;
+  ++looks_;
   ++waiters_;
-  for (base::Time now = begin; !is_quiet() && now < limit; now = clock.now()) {
-    if (!mutex_.try_lock()) {
+  for (base::Time now = begin; !is_quiet() && now < limit;) {
+    if (mutex_.try_lock()) {
+      for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
+      const Duration sleep = is_quiet() ? Duration::zero() : time_to_sleep(begin, now);
+      if (sleep > Duration::zero())
+        quiet_.wait(mutex_, base::Deadline::in(std::min<Duration>(sleep, limit - now)));
+      mutex_.unlock();
+    } else {
       std::this_thread::yield();
-      continue;
     }
-    for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
-    const Duration sleep = is_quiet() ? Duration::zero() : time_to_sleep(begin, now);
-    if (sleep > Duration::zero())
-      quiet_.wait(mutex_, base::Deadline::in(std::min<Duration>(sleep, limit - now)));
-    mutex_.unlock();
+    if (!is_quiet()) now = clock.now();
   }
   --waiters_;
 }

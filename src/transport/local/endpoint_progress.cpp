@@ -35,8 +35,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
        .to_gpu = on_gpu(inflight.op == Op::read ? inflight.target->key.kind
                                                 : inflight.remote->key().kind),
        .guarded = touches_private_memory(inflight),
-       .sealed = inflight.target->key.kind == MemoryKind::shared &&
-                 inflight.remote->key().kind == MemoryKind::shared,
+       .sealed = is_sealed(inflight),
        .by_caller = own != nullptr && own->by_caller,
        .after = streams.after,
        .stream = streams.stream,
