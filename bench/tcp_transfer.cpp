@@ -27,6 +27,7 @@
 #include "bench/figures.hpp"
 #include "bench/memory.hpp"
 #include "bench/tcp_ping.hpp"
+#include "bench/tcp_small.hpp"
 
 namespace linkspan::bench {
 namespace {
@@ -237,6 +238,13 @@ int run(bool quick, bool enforce, unsigned streams, const std::string& only,
     const std::uint64_t mib = c.pages ? 32 : quick ? 24 : 1024;
     end = measure(c, gpus, streams, mib << 20, quick ? 1 : c.pages ? 31 : 9, rows);
     if (!end.ok()) break;
+  }
+  for (const SmallCase& c : kSmallCases) {
+    if (!end.ok() || (c.on_gpu && gpus.empty())) continue;
+    if (std::string_view(c.id).find(only) == std::string_view::npos) continue;
+    auto row = measure_small(c, gpus, quick ? 1 : 20, quick ? 5 : c.bytes == 8 ? 200 : 50);
+    end = row.status();
+    if (row.ok()) rows.push_back(*std::move(row));
   }
   if (end.ok() && std::string_view(kPingId).find(only) != std::string_view::npos) {
     auto row = ping(quick ? 50 : 4000);

@@ -16,6 +16,7 @@ MAY = {
     "src/transport/registry.cpp": "one line registers each",
     "tools/linkspan/tcpx": "drives an NCCL network plugin without an Engine",
     "bench/tcp_ping.cpp": "measures that transport",
+    "bench/tcp_small.cpp": "measures that transport",
     "bench/tcp_transfer.cpp": "measures that transport",
     "bench/tcpx_unpack.cpp": "measures a part of that transport",
     "bench/nccl_net_transfer.cpp": "measures that transport",
