@@ -109,10 +109,9 @@ class JobQueue {
   const unsigned executors_;  // without substitutes
   mutable base::Mutex mutex_;
   base::Condition changed_;  // waited on by substitutes and where a staging buffer is in use
-  // One for each executor that rests, and those of which none is waited on.
-  std::vector<base::Condition> calls_;
-  std::vector<base::Condition*> resting_ LINKSPAN_GUARDED_BY(mutex_), spare_
-      LINKSPAN_GUARDED_BY(mutex_);
+  std::vector<base::Condition> calls_;                                 // one for each executor
+  std::vector<base::Condition*> resting_ LINKSPAN_GUARDED_BY(mutex_);  // of those without work
+  std::vector<base::Condition*> spare_ LINKSPAN_GUARDED_BY(mutex_);    // of the others
   std::deque<CpuJob*> queue_ LINKSPAN_GUARDED_BY(mutex_);
   std::size_t unfinished_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   /// Executors that copy across, by peer; those beyond a peer's share; those at aborted jobs.
