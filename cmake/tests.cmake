@@ -128,7 +128,7 @@ set_source_files_properties(tests/unit/nccl_net_rules_test.cpp tests/unit/nccl_n
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 linkspan_gtest(unit tests/unit cpu simulated)
 target_sources(linkspan_unit PRIVATE $<TARGET_OBJECTS:linkspan_nixl_objects>)
-add_dependencies(linkspan_unit ${nccl_net_plugins})  # loaded by name
+add_dependencies(linkspan_unit ${nccl_net_plugins} linkspan_nccl)  # loaded by name
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")  # its operator new has no other in its place
   target_link_options(linkspan_unit PRIVATE -Wl,--wrap=_Znwm,--wrap=_Znam)  # no_memory.cpp
 endif()
@@ -139,7 +139,7 @@ if(TARGET linkspan_conformance)
   target_link_options(linkspan_conformance PRIVATE  # write_cost_test.cpp
     -Wl,--wrap=pthread_mutex_lock,--wrap=_Znwm,--wrap=_ZnwmSt11align_val_t)
 endif()
-add_dependencies(linkspan_conformance ${nccl_net_plugins})  # likewise
+add_dependencies(linkspan_conformance ${nccl_net_plugins} linkspan_nccl)  # likewise
 # The tcp transport's part of it between two hosts with a bad cable (tests/support/network.hpp).
 if(preset STREQUAL "release" AND TARGET fake_cuda)
   foreach(link lossy slow small_packets lossy_with_small_windows)

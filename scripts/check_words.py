@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Keeps out the names that were replaced: one noun, one meaning, and the field's own noun.
 
-Reads src, include/linkspan without device/, tools, python and vcache/native/src, code and comments.
+Reads src, include/linkspan without device/, tools, python, vcache/native/src and the plugins of
+integrations, code and comments.
 Prints `file:line: what is wrong` and exits 1 if there is anything to print.
 """
 
@@ -9,7 +10,8 @@ import pathlib
 import re
 import sys
 
-ROOTS = ("src", "include/linkspan", "tools", "python", "vcache/native/src", "integrations/nixl/src")
+ROOTS = ("src", "include/linkspan", "tools", "python", "vcache/native/src", "integrations/nixl/src",
+         "integrations/nccl/src")
 DEVICE = "include/linkspan/device"  # whose words are CUDA's own
 SUFFIXES = {".hpp", ".cpp", ".h", ".py"}
 # Each name that is out, and the one that takes its place.

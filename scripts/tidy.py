@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy over src, tools, bench, python, vcache/native and integrations/nixl.
+"""Runs clang-tidy over src, tools, bench, python, vcache/native and the plugins of
+integrations.
 
     tidy.py BUILD_FOLDER          files whose preprocessed text is not in scripts/tidy.ok
     tidy.py BUILD_FOLDER --all    every file, its functions analyzed to any depth
@@ -24,7 +25,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLEAN = ROOT / "scripts/tidy.ok"
 FOLDERS = ("src", "tools", "bench", "python", "vcache/native/src", "vcache/native/bench",
-           "integrations/nixl/src")
+           "integrations/nixl/src", "integrations/nccl/src")
 CHECKED = [str(ROOT / top) + "/" for top in FOLDERS]
 # Finds most of what the analyzer finds, in a fifth of the time for the largest files.
 SHALLOW = [f"--extra-arg={arg}" for arg in ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")]

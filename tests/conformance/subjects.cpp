@@ -30,6 +30,7 @@ const std::vector<Subject>& all_subjects() {
        nccl_net_staged_host},
       {"nccl_net_staged_at_one_end", open_in_two_processes, nccl_net_newest_device,
        nccl_net_staged_device},
+      {"nccl_net_exporter", open_in_two_processes, nccl_net_exporter_host, nccl_net_exporter_host},
   };
   return kSubjects;
 }

@@ -32,5 +32,6 @@ Result<HereEnd::Parts> nccl_net_newest_host();
 Result<HereEnd::Parts> nccl_net_newest_device();
 Result<HereEnd::Parts> nccl_net_staged_host();
 Result<HereEnd::Parts> nccl_net_staged_device();
+Result<HereEnd::Parts> nccl_net_exporter_host();  ///< By integrations/nccl.
 
 }  // namespace linkspan::test

@@ -1,0 +1,292 @@
+#include "integrations/nccl/src/net.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+namespace linkspan::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? "" : value;
+}
+
+Result<Duration> seconds_of(const char* name, Duration otherwise) {
+  const std::string text = variable(name);
+  if (text.empty()) return otherwise;
+  unsigned seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || seconds == 0 || seconds > 86400)
+    return Status(Code::invalid_argument, Scope::process,
+                  std::string(name) + "=\"" + text + "\": whole seconds, 1 to 86400");
+  return Duration(std::chrono::seconds(seconds));
+}
+
+Status unknown(const char* what) {
+  return {Code::invalid_argument, Scope::request,
+          std::string(what) + " that NCCL has not been given, or has closed"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Net>> Net::open(Log log) {
+  auto interfaces =
+      choose_interfaces(variable("NCCL_SOCKET_IFNAME"), variable("NCCL_SOCKET_FAMILY"));
+  if (!interfaces.ok()) return interfaces.status();
+  const auto timeout = seconds_of("LINKSPAN_NCCL_MESSAGE_TIMEOUT", 300s);
+  if (!timeout.ok()) return timeout.status();
+  EngineOptions options;
+  options.use_gpu = false;  // NCCL's kernels write host memory
+  options.log = std::move(log);
+  // NCCL's own sockets have no secret either.
+  if (variable("LINKSPAN_SECRET").empty() && variable("LINKSPAN_SECRET_FILE").empty() &&
+      variable("LINKSPAN_SECURITY").empty())
+    options.security = Security::insecure;
+  if (interfaces->size() > 1) {
+    std::string names;
+    for (const Interface& each : *interfaces) names += (names.empty() ? "" : ",") + each.name;
+    options.transport["tcp.interfaces"] = names;
+  }
+  options.name = "nccl sender " + std::to_string(::getpid());
+  auto senders = Engine::open(options);
+  if (!senders.ok()) return senders.status();
+  options.name = "nccl receiver " + std::to_string(::getpid());
+  auto receivers = Engine::open(options);
+  if (!receivers.ok()) return receivers.status();
+  if (Status status = receivers->listen("tcp:" + interfaces->front().address + ":0"); !status.ok())
+    return status;
+  std::unique_ptr<Net> net(
+      new Net(*std::move(interfaces), *timeout, *std::move(senders), *std::move(receivers)));
+  auto here = net->senders_.register_memory(&net->mail_[0], sizeof net->mail_[0]);
+  if (!here.ok()) return here.status();
+  net->mailbox_ = *std::move(here);
+  auto there = net->receivers_.register_memory(&net->mail_[1], sizeof net->mail_[1]);
+  if (!there.ok()) return there.status();
+  net->mailbox_here_ = *std::move(there);
+  if (Status status = net->receivers_.publish(Link::kMailbox, net->mailbox_here_); !status.ok())
+    return status;
+  return net;
+}
+
+Result<void*> Net::listen(Handle& handle) {
+  const base::MutexLock lock(mutex_);
+  const std::string address = receivers_.addresses();
+  handle = {};
+  if (address.size() >= handle.address.size())
+    return Status(Code::unsupported, Scope::process,
+                  "the address \"" + address +
+                      "\" does not fit into NCCL's handle: name one "
+                      "interface by NCCL_SOCKET_IFNAME");
+  std::ranges::copy(address, handle.address.begin());
+  auto made = std::make_unique<Listener>();
+  handle.listener = made->id = ++last_id_;
+  void* const key = made.get();
+  listeners_.emplace(key, std::move(made));
+  return key;
+}
+
+std::shared_ptr<Link> Net::link_to(const std::string& address) {
+  std::erase_if(links_, [](const auto& each) { return each.second.expired(); });
+  std::shared_ptr<Link> link = links_[address].lock();
+  if (link == nullptr)
+    links_[address] = link = std::make_shared<Link>(senders_, address, mailbox_, timeout_);
+  return link;
+}
+
+Result<void*> Net::connect(Handle& handle) {
+  const base::MutexLock lock(mutex_);
+  if (handle.magic != Handle::kMagic)
+    return Status(Code::invalid_argument, Scope::request,
+                  "connect by a handle of another plugin: every rank needs this one");
+  if (handle.connecting == 0) {
+    handle.connecting = ++last_id_;
+    auto comm = std::make_unique<SendComm>(handle.connecting, link_to(std::string(handle.where())));
+    by_id_[comm->id()] = comm.get();
+    connecting_[handle.connecting].comm = std::move(comm);
+  }
+  take_notifications();
+  const auto found = connecting_.find(handle.connecting);
+  if (found == connecting_.end()) return unknown("a connect");
+  Connecting& trying = found->second;
+  const auto give_up = [&](Status why) LINKSPAN_REQUIRES(mutex_) {
+    by_id_.erase(trying.comm->id());
+    connecting_.erase(found);
+    return why;
+  };
+  const auto connected = trying.comm->link().connected();
+  if (!connected.ok()) return give_up(connected.status());
+  if (!*connected) return nullptr;
+  if (!trying.said) {
+    const Status status = trying.comm->link().send(
+        {.kind = FrameKind::hello, .comm = handle.listener, .number = trying.comm->id()});
+    trying.said = status.ok();
+    if (!status.ok() && status.code() != Code::no_resource) return give_up(status);
+  }
+  if (Status status = trying.comm->link().alive(); !status.ok()) return give_up(status);
+  if (!trying.comm->receiver) return nullptr;
+  void* const key = trying.comm.get();
+  comms_.emplace(key, std::move(trying.comm));
+  connecting_.erase(found);
+  return key;
+}
+
+Result<Peer> Net::receivers_peer(std::uint64_t id) const {
+  const auto peers = receivers_.peers();
+  const auto found = std::ranges::find(peers, id, &Peer::id);
+  if (found == peers.end()) return Status(Code::disconnected, Scope::peer, "the sender is gone");
+  return *found;
+}
+
+Result<void*> Net::accept(void* listener) {
+  const base::MutexLock lock(mutex_);
+  take_notifications();
+  const auto found = listeners_.find(listener);
+  if (found == listeners_.end()) return unknown("a listener");
+  Listener& at = *found->second;
+  if (at.accepting == nullptr) {
+    if (at.hellos.empty()) return nullptr;
+    const auto [peer, sender] = at.hellos.front();
+    at.hellos.pop_front();
+    auto met = receivers_peer(peer);
+    if (!met.ok()) return nullptr;  // it has left, and another may come
+    at.accepting = std::make_unique<ReceiveComm>(++last_id_, *std::move(met), sender);
+    by_id_[at.accepting->id()] = at.accepting.get();
+  }
+  const auto accepted = at.accepting->accept();
+  if (!accepted.ok()) {
+    by_id_.erase(at.accepting->id());
+    at.accepting.reset();
+    return nullptr;
+  }
+  if (!*accepted) return nullptr;
+  void* const key = at.accepting.get();
+  comms_.emplace(key, std::move(at.accepting));
+  return key;
+}
+
+Comm* Net::find(void* comm) {
+  const auto found = comms_.find(comm);
+  return found == comms_.end() ? nullptr : found->second.get();
+}
+
+Result<void*> Net::register_memory(void* comm, void* data, std::size_t bytes) {
+  const base::MutexLock lock(mutex_);
+  Comm* const of = find(comm);
+  if (of == nullptr) return unknown("regMr of a comm");
+  const bool receives = dynamic_cast<ReceiveComm*>(of) != nullptr;
+  Engine& engine = receives ? receivers_ : senders_;
+  auto region = engine.register_memory(data, bytes, {.peers = {.read = false, .write = receives}});
+  if (!region.ok()) return region.status();
+  auto made = std::make_unique<Memory>(
+      Memory{.data = static_cast<std::byte*>(data), .region = *std::move(region)});
+  if (receives) {
+    made->number = ++last_id_;
+    if (Status status = engine.publish(Link::name_of(made->number), made->region); !status.ok())
+      return status;
+  }
+  Memory* const key = made.get();
+  of->memories.emplace(key, std::move(made));
+  return key;
+}
+
+/// Ends a registration. The memory may be freed then.
+Status Net::end(Memory& memory, bool of_receiver) {
+  return (of_receiver ? receivers_ : senders_).invalidate(memory.region, 5s);
+}
+
+Status Net::deregister(void* comm, void* memory) {
+  const base::MutexLock lock(mutex_);
+  Comm* const of = find(comm);
+  if (of == nullptr) return unknown("deregMr of a comm");
+  const auto found = of->memories.find(static_cast<Memory*>(memory));
+  if (found == of->memories.end()) return unknown("deregMr of memory");
+  Status status = end(*found->second, dynamic_cast<ReceiveComm*>(of) != nullptr);
+  if (status.ok()) of->memories.erase(found);
+  return status;
+}
+
+Result<void*> Net::send(void* comm, void* data, std::size_t bytes, void* memory) {
+  const base::MutexLock lock(mutex_);
+  auto* const of = dynamic_cast<SendComm*>(find(comm));
+  if (of == nullptr) return unknown("isend of a comm");
+  take_notifications();
+  const auto known = of->memories.find(static_cast<Memory*>(memory));
+  const auto sent =
+      of->send(data, bytes, known == of->memories.end() ? nullptr : known->second.get());
+  return sent.ok() ? Result<void*>(*sent) : sent.status();
+}
+
+Result<void*> Net::receive(void* comm, void* data, std::size_t bytes, void* memory) {
+  const base::MutexLock lock(mutex_);
+  auto* const of = dynamic_cast<ReceiveComm*>(find(comm));
+  if (of == nullptr) return unknown("irecv of a comm");
+  const auto known = of->memories.find(static_cast<Memory*>(memory));
+  const auto posted =
+      of->receive(data, bytes, known == of->memories.end() ? nullptr : known->second.get());
+  return posted.ok() ? Result<void*>(*posted) : posted.status();
+}
+
+Result<Net::Tested> Net::test(void* request) {
+  const base::MutexLock lock(mutex_);
+  auto* const of = static_cast<Request*>(request);
+  if (of == nullptr || of->comm == nullptr) return unknown("test of a request");
+  if (!of->done) take_notifications();
+  const auto ended = of->comm->test(*of);
+  if (!ended.ok()) return ended.status();
+  if (!*ended) return Tested{false, 0};
+  const Tested tested{true, of->bytes};
+  *of = {};
+  return tested;
+}
+
+Status Net::close_comm(void* comm) {
+  const base::MutexLock lock(mutex_);
+  const auto found = comms_.find(comm);
+  if (found == comms_.end()) return unknown("close of a comm");
+  const bool receives = dynamic_cast<ReceiveComm*>(found->second.get()) != nullptr;
+  Status status;
+  for (const auto& [key, memory] : found->second->memories)
+    if (Status ended = end(*memory, receives); status.ok()) status = std::move(ended);
+  by_id_.erase(found->second->id());
+  comms_.erase(found);
+  return status;
+}
+
+Status Net::close_listener(void* listener) {
+  const base::MutexLock lock(mutex_);
+  const auto found = listeners_.find(listener);
+  if (found == listeners_.end()) return unknown("close of a listener");
+  if (found->second->accepting != nullptr) by_id_.erase(found->second->accepting->id());
+  listeners_.erase(found);
+  return {};
+}
+
+void Net::take_notifications() {
+  for (const Notification& each : receivers_.notifications()) take(each, true);
+  for (const Notification& each : senders_.notifications()) take(each, false);
+}
+
+/// Hands a notification on. A comm that is closed, or never was, gets none.
+void Net::take(const Notification& notification, bool by_receiver) {
+  const auto frame = frame_of(notification.bytes);
+  if (!frame) return;
+  if (frame->kind == FrameKind::hello) {
+    if (!by_receiver) return;
+    for (auto& [key, listener] : listeners_)
+      if (listener->id == frame->comm && listener->hellos.size() < kMaxHellos)
+        listener->hellos.emplace_back(notification.peer, frame->number);
+    return;
+  }
+  const auto found = by_id_.find(frame->comm);
+  if (found == by_id_.end() || found->second->peer() != notification.peer) return;
+  if ((dynamic_cast<ReceiveComm*>(found->second) != nullptr) != by_receiver) return;
+  found->second->take(*frame, std::span(notification.bytes).subspan(sizeof *frame));
+}
+
+}  // namespace linkspan::nccl
