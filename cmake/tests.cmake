@@ -364,10 +364,11 @@ if(TARGET _core)
   endforeach()
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # beside what ./dev setup fetched
     set(integration_tests)
-    foreach(name IN ITEMS nixl ray sglang vllm)
+    foreach(name IN ITEMS nccl nixl ray sglang vllm)
       list(APPEND integration_tests ${CMAKE_SOURCE_DIR}/integrations/${name}/tests)
     endforeach()
     linkspan_test(integrations TIMEOUT 600 ENVIRONMENT ${python_environment} ${no_driver}
+      LINKSPAN_NCCL_PLUGIN=$<TARGET_FILE:linkspan_nccl>
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
               --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode cpu
               --xml ${CMAKE_BINARY_DIR}/gtest/integrations.xml

@@ -223,6 +223,36 @@ TEST_P(NcclExporter, RefusesWhatNcclMustNotDo) {
   EXPECT_EQ(net_->close_send(ends.send), abi::kInvalidArgument) << "twice";
 }
 
+TEST_P(NcclExporter, KeepsMemory_WhileAMessageHasIt) {
+  const Ends ends = connect();
+  Bytes from(100'000), to(100'000);
+  void* const source = memory(ends.send, from);
+  void* const target = memory(ends.receive, to);
+  void* const sent = send(ends.send, from.data(), from.size(), source);
+  EXPECT_EQ(net_->deregister(ends.send, source), abi::kInvalidArgument);
+  EXPECT_TRUE(said("deregMr of memory of a message")) << Lines::all().text();
+  finish(sent, receive(ends.receive, to.data(), to.size(), target));
+  EXPECT_EQ(net_->deregister(ends.send, source), abi::kSuccess);
+  EXPECT_EQ(net_->deregister(ends.send, source), abi::kInvalidArgument) << "twice";
+  close(ends);
+}
+
+/// Who connects by a handle that NCCL did not carry gets no comm of another's.
+TEST_P(NcclExporter, AcceptsOnlyWhoHasTheHandle) {
+  alignas(8) std::array<std::byte, abi::kHandleBytes> handle{};
+  void *listener = nullptr, *receive = nullptr, *send = nullptr;
+  ASSERT_EQ(net_->listen(0, handle.data(), listener), abi::kSuccess);
+  auto guessed = handle;
+  guessed[8] ^= std::byte{1};  // the listener's number
+  abi::DeviceHandle* kernels = nullptr;
+  for (const auto end = base::Deadline::in(300ms); !end.passed();) {
+    ASSERT_EQ(net_->connect(0, guessed.data(), send, kernels), abi::kSuccess);
+    ASSERT_EQ(net_->accept(listener, receive, kernels), abi::kSuccess);
+    ASSERT_TRUE(send == nullptr && receive == nullptr);
+  }
+  EXPECT_EQ(net_->close_listen(listener), abi::kSuccess);
+}
+
 TEST_P(NcclExporter, EndsTheSend_WhoseReceiveIsTooSmall) {
   const Ends ends = connect();
   Bytes from(100'000), to(100'000);

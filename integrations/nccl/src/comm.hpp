@@ -8,6 +8,7 @@
 // end. What the peer says is checked: it ends its comm, never this process.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -66,6 +67,12 @@ class Comm {
   virtual Result<bool> test(Request& request) = 0;
   /// Takes what the peer's comm said.
   virtual void take(const Frame& frame, std::span<const std::byte> rest) = 0;
+
+  /// Returns whether a request has it that has not ended.
+  bool uses(const Memory& memory) const noexcept {
+    return std::ranges::any_of(
+        requests_, [&](const Request& each) { return each.memory == &memory && !each.done; });
+  }
 
   std::map<Memory*, std::unique_ptr<Memory>> memories;
 

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/process.hpp"
+
 namespace linkspan::nccl {
 namespace {
 
@@ -85,7 +87,7 @@ Result<void*> Net::listen(Handle& handle) {
                       "interface by NCCL_SOCKET_IFNAME");
   std::ranges::copy(address, handle.address.begin());
   auto made = std::make_unique<Listener>();
-  handle.listener = made->id = ++last_id_;
+  handle.listener = made->id = base::random_u64();  // known only to whom NCCL gives the handle
   void* const key = made.get();
   listeners_.emplace(key, std::move(made));
   return key;
@@ -206,6 +208,9 @@ Status Net::deregister(void* comm, void* memory) {
   if (of == nullptr) return unknown("deregMr of a comm");
   const auto found = of->memories.find(static_cast<Memory*>(memory));
   if (found == of->memories.end()) return unknown("deregMr of memory");
+  if (of->uses(*found->second))
+    return Status(Code::invalid_argument, Scope::request,
+                  "deregMr of memory of a message that NCCL has not tested to its end");
   Status status = end(*found->second, dynamic_cast<ReceiveComm*>(of) != nullptr);
   if (status.ok()) of->memories.erase(found);
   return status;

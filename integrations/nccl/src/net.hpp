@@ -84,7 +84,7 @@ class Net {
   std::array<std::uint64_t, 2> mail_{};  // their bytes; what is in them does not matter
 
   base::Mutex mutex_;
-  std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of listeners, comms and memories
+  std::uint64_t last_id_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // of comms and memories
   std::map<void*, std::unique_ptr<Listener>> listeners_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Connecting> connecting_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<void*, std::unique_ptr<Comm>> comms_ LINKSPAN_GUARDED_BY(mutex_);
