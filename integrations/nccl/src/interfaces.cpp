@@ -85,7 +85,7 @@ Result<std::vector<Interface>> choose_interfaces(const std::string& names,
                                                  const std::string& family) {
   auto all = find_all(family);
   if (!all.ok()) return all.status();
-  const Choice choice = Choice::parse(names.empty() ? "^docker,lo" : names);
+  const Choice choice = Choice::parse(names.empty() ? std::string_view("^docker,lo") : names);
   std::vector<Interface> chosen;
   for (const Interface& each : *all)
     if (choice.has(each.name)) chosen.push_back(each);
