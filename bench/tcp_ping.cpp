@@ -46,6 +46,26 @@ Result<Ends> connect() {
   return Ends{*std::move(near), *std::move(far), *std::move(peer)};
 }
 
+Result<Route> connect(void* from, void* to, std::uint64_t bytes) {
+  auto ends = connect();
+  if (!ends.ok()) return ends.status();
+  auto here = ends->near.register_memory(from, bytes);
+  if (!here.ok()) return here.status();
+  auto there = ends->far.register_memory(to, bytes, {.peers = {.read = true, .write = true}});
+  if (!there.ok()) return there.status();
+  if (Status s = ends->far.publish("to", *there); !s.ok()) return s;
+  auto remote = ends->peer.lookup("to");
+  if (!remote.ok()) return remote.status();
+  return Route{*std::move(ends), *std::move(here), *std::move(there), *std::move(remote)};
+}
+
+TransferOptions by_tcp() {
+  TransferOptions options;
+  options.require = "tcp";
+  options.deadline = kLimit;
+  return options;
+}
+
 namespace {
 
 /// One of two that send each other 8 bytes in turn.
@@ -73,9 +93,7 @@ class Player {
     const std::size_t out = number % 2;
     words_[out] = number;
     constexpr std::array kTold{std::byte{1}};
-    TransferOptions options;
-    options.require = "tcp";
-    options.deadline = kLimit;
+    TransferOptions options = by_tcp();
     options.notification = kTold;
     const Block word{out * 8, kIn * 8, 8};
     auto moved = peer_.write(here_, there_, std::span(&word, 1), options);

@@ -28,6 +28,16 @@ struct Ends {
 };
 Result<Ends> connect();
 
+/// Two Engines, memory of the near one, and memory of the far one as the near one reaches it.
+struct Route {
+  Ends ends;
+  Region here, there;
+  RemoteRegion remote;
+};
+Result<Route> connect(void* from, void* to, std::uint64_t bytes);
+/// Requires TCP.
+TransferOptions by_tcp();
+
 inline constexpr const char* kPingId = "notify.8B.half_rtt.p50";
 /// The row of that name.
 Result<Json> ping(unsigned rounds);

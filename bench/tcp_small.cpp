@@ -159,23 +159,14 @@ Result<Json> measure_small(const SmallCase& c, std::span<const cuda::Device* con
   auto bare_from = Memory::create(nullptr, c.bytes), bare_to = Memory::create(nullptr, c.bytes);
   if (!bare_from.ok()) return bare_from.status();
   if (!bare_to.ok()) return bare_to.status();
-  auto ends = connect();
-  if (!ends.ok()) return ends.status();
-  auto here = ends->near.register_memory(from->at(0), c.bytes);
-  if (!here.ok()) return here.status();
-  auto there =
-      ends->far.register_memory(to->at(0), c.bytes, {.peers = {.read = true, .write = true}});
-  if (!there.ok()) return there.status();
-  if (Status s = ends->far.publish("to", *there); !s.ok()) return s;
-  auto remote = ends->peer.lookup("to");
-  if (!remote.ok()) return remote.status();
-  TransferOptions by_tcp;
-  by_tcp.require = "tcp";
-  by_tcp.deadline = kLimit;
+  auto route = connect(from->at(0), to->at(0), c.bytes);
+  if (!route.ok()) return route.status();
+  const Peer& peer = route->ends.peer;
+  const TransferOptions options = by_tcp();
   const Block all{0, 0, c.bytes};
   const auto write = [&]() -> Result<double> {
     const auto begin = Clock::steady().now();
-    auto moved = ends->peer.write(*here, *remote, std::span(&all, 1), by_tcp);
+    auto moved = peer.write(route->here, route->remote, std::span(&all, 1), options);
     if (!moved.ok()) return moved.status();
     if (Status s = moved->wait(kLimit); !s.ok()) return s;
     return us_since(begin);
@@ -197,7 +188,7 @@ Result<Json> measure_small(const SmallCase& c, std::span<const cuda::Device* con
       if (turn != 0) mine.push_back(*took);
     }
     if (Status s = to->verify(kSeed); !s.ok()) return s;
-    const auto told = ends->peer.explain(Op::write, *here, *remote, 1, c.bytes);
+    const auto told = peer.explain(Op::write, route->here, route->remote, 1, c.bytes);
     if (!told.ok()) return told.status();
     const auto now = static_cast<unsigned>(std::stoul(told->reason));  // "8 TCP streams"
     const unsigned used = c.bytes == 8 ? 1 : now;

@@ -122,19 +122,10 @@ Status measure(const Case& c, std::span<const cuda::Device* const> gpus, unsigne
   auto host_from = Memory::create(nullptr, bytes), host_to = Memory::create(nullptr, bytes);
   if (!host_from.ok()) return host_from.status();
   if (!host_to.ok()) return host_to.status();
-  auto ends = connect();
-  if (!ends.ok()) return ends.status();
-  auto here = ends->near.register_memory(from->at(0), bytes);
-  if (!here.ok()) return here.status();
-  auto there =
-      ends->far.register_memory(to->at(0), bytes, {.peers = {.read = true, .write = true}});
-  if (!there.ok()) return there.status();
-  if (Status s = ends->far.publish("to", *there); !s.ok()) return s;
-  auto remote = ends->peer.lookup("to");
-  if (!remote.ok()) return remote.status();
-  TransferOptions by_tcp;
-  by_tcp.require = "tcp";
-  by_tcp.deadline = kLimit;
+  auto route = connect(from->at(0), to->at(0), bytes);
+  if (!route.ok()) return route.status();
+  const Peer& peer = route->ends.peer;
+  const TransferOptions options = by_tcp();
   constexpr std::uint64_t kPage = 4096;
   std::vector<std::uint32_t> index(bytes / kPage);
   std::iota(index.begin(), index.end(), 0u);
@@ -143,16 +134,16 @@ Status measure(const Case& c, std::span<const cuda::Device* const> gpus, unsigne
   const auto write = [&](bool pages) -> Result<Duration> {
     const auto begin = base::Clock::steady().now();
     auto moved =
-        pages ? ends->peer.write(
-                    *here, *remote,
-                    Pages{.page_bytes = kPage, .local_index = index, .remote_index = index}, by_tcp)
-              : ends->peer.write(*here, *remote, std::span(&all, 1), by_tcp);
+        pages ? peer.write(route->here, route->remote,
+                           Pages{.page_bytes = kPage, .local_index = index, .remote_index = index},
+                           options)
+              : peer.write(route->here, route->remote, std::span(&all, 1), options);
     if (!moved.ok()) return moved.status();
     if (Status s = moved->wait(kLimit); !s.ok()) return s;
     return Duration(base::Clock::steady().now() - begin);
   };
   const auto streams_now = [&]() -> Result<unsigned> {
-    const auto told = ends->peer.explain(Op::write, *here, *remote, 1, bytes);
+    const auto told = peer.explain(Op::write, route->here, route->remote, 1, bytes);
     if (!told.ok()) return told.status();
     return static_cast<unsigned>(std::stoul(told->reason));  // "8 TCP streams"
   };

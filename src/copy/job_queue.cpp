@@ -87,7 +87,7 @@ void JobQueue::add(CpuJob& job) {
   wake(1);
 }
 
-/// Wakes so many executors, if they rest. Those that have rested for the shortest time are first.
+/// Wakes at most `most` of the executors that rest, the one that came last first.
 void JobQueue::wake(std::size_t most) {
   for (; most != 0 && !resting_.empty(); --most) {
     resting_.back()->notify_all();

@@ -5,8 +5,8 @@ import socket
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 at which nobody listens. It is below 32768, because the kernel
-    gives higher ports to any process that asks, perhaps before the server binds this one."""
+    """Returns a free port of 127.0.0.1 below 32768. The kernel gives higher ports to any process
+    that asks, perhaps before the server binds this one."""
     for _ in range(100):
         with socket.socket() as probe:
             try:

@@ -18,7 +18,7 @@ constexpr std::uint64_t kChunk = 4096;
 
 class JobQueueTest : public ::testing::Test {
  protected:
-  /// Makes a job of so many chunks. With a peer: of that peer's memory.
+  /// Makes a job of `chunks` chunks, in memory of `peer` unless that is 0.
   CpuJob& cut(std::uint64_t chunks, std::uint64_t peer = 0) {
     const Piece piece{.bytes = chunks * kChunk};
     CpuJob& job = jobs_.emplace_back();

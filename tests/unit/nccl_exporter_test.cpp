@@ -237,7 +237,7 @@ TEST_P(NcclExporter, KeepsMemory_WhileAMessageHasIt) {
   close(ends);
 }
 
-/// Who connects by a handle that NCCL did not carry gets no comm of another's.
+/// A process that guesses the listener's number gets no comm.
 TEST_P(NcclExporter, AcceptsOnlyWhoHasTheHandle) {
   alignas(8) std::array<std::byte, abi::kHandleBytes> handle{};
   void *listener = nullptr, *receive = nullptr, *send = nullptr;

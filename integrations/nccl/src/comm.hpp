@@ -61,6 +61,7 @@ class Comm {
   Comm& operator=(const Comm&) = delete;
 
   std::uint64_t id() const noexcept { return id_; }
+  virtual bool receives() const noexcept = 0;
   /// Returns Peer::id() of the process at the other end.
   virtual std::uint64_t peer() const noexcept = 0;
   /// Goes on with the request. Returns whether it has ended; an error ends the comm.
@@ -97,6 +98,7 @@ class SendComm final : public Comm {
   SendComm(std::uint64_t id, std::shared_ptr<Link> link) : Comm(id), link_(std::move(link)) {}
 
   Link& link() const noexcept { return *link_; }
+  bool receives() const noexcept override { return false; }
   std::uint64_t peer() const noexcept override { return link_->peer(); }
   /// Set by the `accepted` of the peer.
   std::optional<std::uint64_t> receiver;
@@ -124,6 +126,7 @@ class ReceiveComm final : public Comm {
     say({.kind = FrameKind::accepted, .comm = sender, .number = id});
   }
 
+  bool receives() const noexcept override { return true; }
   std::uint64_t peer() const noexcept override { return peer_.id(); }
   /// Tells the sender that there is this comm. Returns false if that has to be tried again.
   Result<bool> accept();

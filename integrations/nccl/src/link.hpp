@@ -23,7 +23,7 @@ class Link {
   /// Returns the name under which a receiver publishes a region.
   static std::string name_of(std::uint64_t region) { return "nccl." + std::to_string(region); }
 
-  /// Begins to connect. `mailbox`: eight bytes of this process, from which nobody reads.
+  /// Begins to connect. A small message is sent behind the bytes of `mailbox`, which mean nothing.
   Link(Engine& engine, const std::string& address, Region mailbox, const Duration& timeout);
 
   ~Link();  ///< Ends the connection. Requires that all transfers have ended.

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "base/process.hpp"
 
 namespace linkspan::nccl {
@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 std::string variable(const char* name) {
-  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  const char* const value = base::environment(name);
   return value == nullptr ? "" : value;
 }
 
@@ -181,7 +181,7 @@ Result<void*> Net::register_memory(void* comm, void* data, std::size_t bytes) {
   const base::MutexLock lock(mutex_);
   Comm* const of = find(comm);
   if (of == nullptr) return unknown("regMr of a comm");
-  const bool receives = dynamic_cast<ReceiveComm*>(of) != nullptr;
+  const bool receives = of->receives();
   Engine& engine = receives ? receivers_ : senders_;
   auto region = engine.register_memory(data, bytes, {.peers = {.read = false, .write = receives}});
   if (!region.ok()) return region.status();
@@ -189,8 +189,10 @@ Result<void*> Net::register_memory(void* comm, void* data, std::size_t bytes) {
       Memory{.data = static_cast<std::byte*>(data), .region = *std::move(region)});
   if (receives) {
     made->number = ++last_id_;
-    if (Status status = engine.publish(Link::name_of(made->number), made->region); !status.ok())
+    if (Status status = engine.publish(Link::name_of(made->number), made->region); !status.ok()) {
+      (void)end(*made, receives);  // NCCL may free the memory
       return status;
+    }
   }
   Memory* const key = made.get();
   of->memories.emplace(key, std::move(made));
@@ -211,7 +213,7 @@ Status Net::deregister(void* comm, void* memory) {
   if (of->uses(*found->second))
     return Status(Code::invalid_argument, Scope::request,
                   "deregMr of memory of a message that NCCL has not tested to its end");
-  Status status = end(*found->second, dynamic_cast<ReceiveComm*>(of) != nullptr);
+  Status status = end(*found->second, of->receives());
   if (status.ok()) of->memories.erase(found);
   return status;
 }
@@ -254,7 +256,7 @@ Status Net::close_comm(void* comm) {
   const base::MutexLock lock(mutex_);
   const auto found = comms_.find(comm);
   if (found == comms_.end()) return unknown("close of a comm");
-  const bool receives = dynamic_cast<ReceiveComm*>(found->second.get()) != nullptr;
+  const bool receives = found->second->receives();
   Status status;
   for (const auto& [key, memory] : found->second->memories)
     if (Status ended = end(*memory, receives); status.ok()) status = std::move(ended);
@@ -289,9 +291,10 @@ void Net::take(const Notification& notification, bool by_receiver) {
     return;
   }
   const auto found = by_id_.find(frame->comm);
-  if (found == by_id_.end() || found->second->peer() != notification.peer) return;
-  if ((dynamic_cast<ReceiveComm*>(found->second) != nullptr) != by_receiver) return;
-  found->second->take(*frame, std::span(notification.bytes).subspan(sizeof *frame));
+  if (found == by_id_.end()) return;
+  Comm& comm = *found->second;
+  if (comm.receives() != by_receiver || comm.peer() != notification.peer) return;
+  comm.take(*frame, std::span(notification.bytes).subspan(sizeof *frame));
 }
 
 }  // namespace linkspan::nccl

@@ -233,7 +233,7 @@ int irecv(void* comm, int count, void** data, int* bytes, int* tags, void** memo
   return irecv(comm, count, data, &size, tags, memories, nullptr, request);
 }
 
-/// What has come to host memory is there.
+/// Gives no request: data in host memory is visible once test() has told its end.
 int iflush(void*, int, void**, int*, void**, void** request) {
   *request = nullptr;
   return abi::kSuccess;
