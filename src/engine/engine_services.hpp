@@ -90,6 +90,7 @@ class EngineServices final : public control::SessionEvents {
   }
   void on_notification(control::Session& session, std::vector<std::byte> payload) override {
     inbox.on_frame(session, std::move(payload));
+    manager.expect_frames();  // who notifies at all often does so again soon
   }
   void on_collect_request(control::Session& session) override { inbox.on_collect_request(session); }
   Result<std::string> handle_query(control::IntrospectionOp op) override {

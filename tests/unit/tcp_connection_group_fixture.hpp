@@ -77,24 +77,30 @@ class TcpConnectionGroup : public ::testing::Test {
     cuda::Topology* topology = nullptr;   // for memory of GPUs
     bool ordered = false;                 // as the played peer's address
     bool fake_clock = false;              // of the endpoint's bounds
+    std::size_t bytes = kBytes;           // of the memory
+    std::uint32_t chunk = kMinChunk;      // data of a frame, at most
   };
   TcpConnectionGroup() : TcpConnectionGroup(Options{}) {}
   explicit TcpConnectionGroup(const Options& options)
-      : keys_(options.keys), topology_(options.topology), fake_clock_(options.fake_clock) {
-    for (std::size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i * 7);
-    region_ = take(registry_.add(memory_.data(), kBytes, {.read = true, .write = true}, false));
+      : keys_(options.keys),
+        topology_(options.topology),
+        fake_clock_(options.fake_clock),
+        memory_(options.bytes) {
+    for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<std::byte>(i * 7);
+    region_ =
+        take(registry_.add(memory_.data(), memory_.size(), {.read = true, .write = true}, false));
     fixed_ =
         take(registry_.add(fixed_memory_.data(), kBytes, {.read = false, .write = false}, false));
     key_ = take(decode_key(take(transport_.publish(region_->region())).bytes));
     fixed_key_ = take(decode_key(take(transport_.publish(fixed_->region())).bytes));
     WireKey theirs{.id = {.incarnation = kPeer, .buffer = 1, .serial = 1},
                    .peers = {.read = true, .write = true},
-                   .bytes = kBytes};
+                   .bytes = memory_.size()};
     remote_ = std::make_unique<WireMapping>(theirs);
     endpoint_ =
         take(transport_.connect(encode(TcpTransportAddress{.incarnation = kPeer,
                                                            .connections = 1,
-                                                           .chunk = kMinChunk,
+                                                           .chunk = options.chunk,
                                                            .ordered = options.ordered}),
                                 channel_, base::Deadline::after(base::Clock::steady(), 10s)));
     add_stream();
@@ -196,7 +202,7 @@ class TcpConnectionGroup : public ::testing::Test {
   cuda::Topology* const topology_;
   const bool fake_clock_;
   base::FakeClock clock_;
-  Bytes memory_ = Bytes(kBytes), fixed_memory_ = Bytes(kBytes, std::byte{9});
+  Bytes memory_, fixed_memory_ = Bytes(kBytes, std::byte{9});
   memory::Registry registry_{kUs, topology_};
   TcpTransport transport_{
       {.topology = topology_,

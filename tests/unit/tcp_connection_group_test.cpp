@@ -156,7 +156,6 @@ TEST_F(TcpConnectionGroup, TakesANotificationAlongWithABatchOfOneFrame) {
   const std::tuple<linkspan::Op, std::uint64_t, Bytes, bool> posted[] = {
       {linkspan::Op::write, kMinChunk, small, true},
       {linkspan::Op::write, kMinChunk, large, false},
-      {linkspan::Op::write, kMinChunk + 1, small, false},
       {linkspan::Op::write, kMinChunk, {}, false},
       {linkspan::Op::read, 8, small, false}};
   for (const auto& [op, bytes, notification, rides] : posted) {

@@ -30,6 +30,7 @@ class PeerManager {
  public:
   /// Bounds the peers that wait for accept(). Beyond it those that are gone are forgotten.
   static constexpr std::size_t kMaxUnaccepted = 4096;
+  static constexpr Duration kAwake = std::chrono::microseconds(100);
 
   /// A peer that was connected or accepted.
   struct MetPeer {
@@ -49,6 +50,8 @@ class PeerManager {
   explicit PeerManager(const PeerServices& uses) : uses_(uses) {}
   /// Sets the control plane, which calls on_established() from then on.
   void set_control(control::ControlPlane& control) noexcept { control_ = &control; }
+  /// Makes the Control thread poll for kAwake, because a peer is likely to send a frame.
+  void expect_frames() { control_->stay_awake(kAwake); }
 
   Status listen(std::string_view address) LINKSPAN_EXCLUDES(mutex_);
   std::string address() const LINKSPAN_EXCLUDES(mutex_);    ///< Empty: it does not listen.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kSmall =
     16u << 10;  // sent by the posting thread: that takes about as long as waking another
+/// Minimum size of the parts in which connections share a batch, as each costs a frame's work.
+constexpr std::uint64_t kMinShare = 128u << 10, kPage = 4096;
 
 /// Makes room for one more, so that the next push_back() does not throw.
 template <class Batch>
@@ -25,8 +27,17 @@ bool is_small(const Outgoing& batch) {
   return batch.use.memory()->device == nullptr && batch.extents.size() <= kMaxPutSpans;
 }
 
-/// Fills a chunk of at most `most` bytes. Returns true if nothing of the batch is left.
-bool fill_chunk(Outgoing& batch, Chunk& chunk, std::uint64_t most) {
+/// Returns whether connections may share the batch. What a peer's program may poll for its end, a
+/// word of 8 bytes, stays in one frame with as much as fits.
+bool is_divisible(const Outgoing& batch) {
+  const auto& memory = batch.use.memory();
+  return memory != nullptr && memory->device == nullptr &&
+         std::ranges::none_of(batch.extents, [](const Extent& each) { return each.bytes == 8; });
+}
+
+/// Fills a chunk. Returns true if nothing of the batch is left.
+bool fill_chunk(Outgoing& batch, Chunk& chunk) {
+  const std::uint64_t most = batch.frame_bytes;
   while (batch.next < batch.extents.size() && chunk.bytes < most &&
          chunk.extents.size() < kMaxPutSpans) {
     const Extent& extent = batch.extents[batch.next];
@@ -57,7 +68,7 @@ Head make_head(const Chunk& chunk, std::uint64_t incarnation) {
             .data = chunk.bytes};
   if (batch.type == FrameType::put)
     for (const Extent& extent : chunk.extents) head.spans.push_back({extent.there, extent.bytes});
-  if (chunk.last && !chunk.extents.empty()) {
+  if (chunk.last && batch.status.ok()) {
     head.notification = std::move(batch.notification);
     head.after = batch.after;
   }
@@ -73,6 +84,7 @@ void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
     if (failure_) return batch->result.end(*failure_);
     if (queue_.empty() && is_small(*batch)) by = connections_.find_idle();
     make_room(puts_);
+    batch->frame_bytes = frame_bytes(*batch, puts_.size() + 1);
     queue_.push_back(batch);
     puts_.push_back(std::move(batch));
     on_batch_begun();
@@ -193,6 +205,18 @@ void ConnectionGroup::finish_batches() {
   served_.clear();
 }
 
+/// Returns the most data of a frame: so much that a batch beside few others keeps all connections
+/// busy.
+std::uint64_t ConnectionGroup::frame_bytes(const Outgoing& batch, std::size_t batches) const {
+  const std::uint64_t shares = std::max<std::uint64_t>(1, connections_.size() / batches);
+  std::uint64_t bytes = 0;
+  for (const Extent& extent : batch.extents)
+    if ((bytes += extent.bytes) >= shares * options_.chunk) return options_.chunk;
+  if (!is_divisible(batch)) return options_.chunk;
+  const std::uint64_t share = (bytes / shares / kPage + 1) * kPage;
+  return std::min(options_.chunk, std::max(kMinShare, share));
+}
+
 /// Wakes as many connections as there are chunks.
 void ConnectionGroup::wake_some() {
   if (connections_.empty()) return;
@@ -202,7 +226,7 @@ void ConnectionGroup::wake_some() {
     for (std::size_t i = batch->next; i < batch->extents.size() && chunks < connections_.size();
          ++i)
       bytes += batch->extents[i].bytes;
-    chunks += 1 + bytes / options_.chunk;
+    chunks += 1 + bytes / batch->frame_bytes;
     if (chunks >= connections_.size()) break;
   }
   connections_.wake(chunks);
@@ -248,9 +272,12 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
     const cuda::Device* const device = more ? memory->device : nullptr;
     if ((device != nullptr) != (staging != nullptr)) continue;
     if (device != nullptr && !staging->room(*device)) continue;
+    // The frame with the notification follows data that was read without an error.
+    if (!more && batch->reading != 0 && !batch->notification.empty()) continue;
     Chunk chunk{.of = batch, .use = {}, .extents = {}, .position = batch->assigned};
     if (more) {
-      chunk.last = fill_chunk(*batch, chunk, options_.chunk);
+      chunk.last =
+          fill_chunk(*batch, chunk) && (batch->notification.empty() || chunk.position == 0);
     } else {
       chunk.last = true;
       if (batch->canceled && batch->status.ok())

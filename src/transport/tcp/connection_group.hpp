@@ -128,6 +128,8 @@ class ConnectionGroup {
   Status on_get_request(const Head& head) LINKSPAN_REQUIRES(mutex_);
   void end_if_finished(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
   void cancel_unsent(TcpBatch& batch) LINKSPAN_REQUIRES(mutex_);
+  std::uint64_t frame_bytes(const Outgoing& batch, std::size_t batches) const
+      LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void finish_batches() LINKSPAN_REQUIRES(mutex_);
   void on_batch_begun() LINKSPAN_REQUIRES(mutex_);

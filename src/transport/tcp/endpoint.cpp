@@ -90,7 +90,7 @@ Result<Posted> TcpEndpoint::post(const Batch& batch) {
     out->token = key.token;
     for (const Block& b : blocks)
       out->extents.push_back({here + b.local_offset, b.remote_offset, b.bytes});
-    begun.notifies = carries_notification(batch, out->extents);
+    begun.notifies = carries_notification(batch);
     if (begun.notifies) {
       out->notification.assign(batch.notification.begin(), batch.notification.end());
       out->after = batch.notifications_before;
@@ -116,18 +116,11 @@ Result<Posted> TcpEndpoint::post(const Batch& batch) {
   return begun;
 }
 
-/// Returns true if the notification goes with the batch: only with a batch of one frame, because of
-/// several one might fail after the last. If the peer's release does not order two connections, it
-/// does not go once others were sent over the control connection.
-bool TcpEndpoint::carries_notification(const Batch& batch,
-                                       const std::vector<Extent>& extents) const {
-  if (batch.notification.empty() || batch.notification.size() > kMaxNotification ||
-      extents.size() > kMaxPutSpans || (batch.notifications_before != 0 && !peer_.ordered))
-    return false;
-  std::uint64_t left = group_->chunk();
-  return std::ranges::all_of(extents, [&](const Extent& extent) {
-    return extent.bytes <= left && (left -= extent.bytes, true);
-  });
+/// Returns true if the notification goes with the batch. If the peer's release does not order two
+/// connections, it does not go once others were sent over the control connection.
+bool TcpEndpoint::carries_notification(const Batch& batch) const {
+  return !batch.notification.empty() && batch.notification.size() <= kMaxNotification &&
+         (batch.notifications_before == 0 || peer_.ordered);
 }
 
 void TcpEndpoint::cancel(std::uint64_t cookie) { batches_.cancel(cookie, now()); }

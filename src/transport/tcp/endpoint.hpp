@@ -50,7 +50,7 @@ class TcpEndpoint final : public Endpoint {
   Status ready() const;
   unsigned max_connections() const noexcept;
   unsigned first_connections() const noexcept;
-  bool carries_notification(const Batch& batch, const std::vector<Extent>& extents) const;
+  bool carries_notification(const Batch& batch) const;
   void check_failure(base::Time now);
 
   TcpTransport& transport_;

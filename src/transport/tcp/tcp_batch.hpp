@@ -63,7 +63,7 @@ struct TcpBatch {
   bool summed = false;                    ///< Frames with data must carry checksums.
   BatchResult result{};                   ///< put, get of this side.
   PeersProgress progress{};               ///< put of the peer's, data: the peer's progress.
-  std::vector<std::byte> notification{};  ///< put; of ours only if it is one chunk.
+  std::vector<std::byte> notification{};  ///< put.
   std::uint64_t after = 0;                ///< put: as Head::after.
 
   bool canceled = false;
@@ -72,7 +72,8 @@ struct TcpBatch {
 
 /// Describes bytes that leave this side: a put of ours, or the data of the peer's get.
 struct Outgoing : TcpBatch {
-  Token token{};  ///< put
+  Token token{};                  ///< put
+  std::uint64_t frame_bytes = 0;  ///< Data of a frame, at most.
 
   std::size_t next = 0;      // index of the next extent
   std::uint64_t within = 0;  // bytes of it that are assigned

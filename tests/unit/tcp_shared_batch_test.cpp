@@ -1,0 +1,142 @@
+// Batches that several connections carry together, and the notification behind them.
+#include <poll.h>
+
+#include "tests/unit/tcp_connection_group_fixture.hpp"
+#include "transport/tcp/connection_group.hpp"
+
+namespace linkspan::transport::tcp {
+namespace {
+
+constexpr std::uint64_t kLarge = 512u << 10;
+
+class TcpSharedBatch : public TcpConnectionGroup {
+ protected:
+  TcpSharedBatch() : TcpConnectionGroup({.bytes = kLarge, .chunk = kMaxChunk}) {}
+
+  std::shared_ptr<Outgoing> batch(std::vector<Extent> extents, const Bytes& notification = {}) {
+    auto made = std::make_shared<Outgoing>();
+    made->id = ++cookies_;
+    made->use = transport_.published().use(key_.id.serial);
+    made->extents = std::move(extents);
+    made->notification = notification;
+    return made;
+  }
+  Extent extent(std::uint64_t offset, std::uint64_t bytes) {
+    return {reinterpret_cast<std::uintptr_t>(memory_.data()) + offset, offset, bytes};
+  }
+  void add_second_stream() {
+    other_ = std::exchange(raw_, {});
+    add_stream();
+  }
+  /// Returns the next frame of the connection that brings one first.
+  std::optional<Heard> next_of_any() {
+    std::array<pollfd, 2> both{{{raw_.get(), POLLIN, 0}, {other_.get(), POLLIN, 0}}};
+    if (heard_.empty() && heard_by_other_.empty()) (void)::poll(both.data(), both.size(), 5000);
+    if (!heard_by_other_.empty() || (heard_.empty() && both[1].revents != 0)) {
+      std::swap(raw_, other_);
+      std::swap(heard_, heard_by_other_);
+    }
+    return next();
+  }
+  static std::optional<Chunk> expect_chunk(ConnectionGroup& group, std::uint64_t position,
+                                           std::uint64_t bytes, bool last) {
+    auto chunk = group.next_chunk();
+    EXPECT_TRUE(chunk.has_value());
+    if (!chunk) return chunk;
+    EXPECT_EQ(chunk->position, position);
+    EXPECT_EQ(chunk->bytes, bytes);
+    EXPECT_EQ(chunk->last, last);
+    return chunk;
+  }
+
+  /// Asked for its chunks by the test, as by a connection.
+  ConnectionGroup group_{{.published = &transport_.published(),
+                          .channel = &channel_,
+                          .incarnation = kUs,
+                          .chunk = kMinChunk}};
+  base::Fd other_;
+  Bytes heard_by_other_;
+};
+
+TEST_F(TcpSharedBatch, GoesInAsManyFramesAsThereAreConnections) {
+  add_second_stream();
+  must(post(linkspan::Op::write, 0, kLarge, ones(3)));
+  EXPECT_TRUE(notifies_);
+  std::map<std::uint64_t, std::uint64_t> data;  // bytes by position
+  for (int frames = 0; frames < 3; ++frames) {
+    const auto heard = next_of_any();
+    ASSERT_TRUE(heard.has_value());
+    const std::uint64_t at = heard->head.position;
+    EXPECT_TRUE(
+        std::ranges::equal(heard->data, std::span(memory_).subspan(at, heard->data.size())));
+    EXPECT_EQ(heard->head.last, heard->data.empty());
+    EXPECT_EQ(heard->head.notification, heard->data.empty() ? ones(3) : Bytes());
+    if (!heard->data.empty()) data[at] = heard->data.size();
+  }
+  ASSERT_EQ(data.size(), 2u);
+  EXPECT_EQ(data.begin()->second + data.rbegin()->second, kLarge);
+  EXPECT_LE(data[0], kLarge / 2 + 4096) << "both have about a half";
+  send({.type = FrameType::ended, .id = cookies_});
+  EXPECT_EQ(end().to_string(), "ok");
+}
+
+TEST_F(TcpSharedBatch, IsFollowedByItsNotificationOnceAllOfItIsRead) {
+  group_.put(batch({extent(0, kMinChunk + 1)}, ones(3)));
+  const auto first = expect_chunk(group_, 0, kMinChunk, false),
+             second = expect_chunk(group_, kMinChunk, 1, false);
+  ASSERT_TRUE(first && second);
+  EXPECT_FALSE(group_.next_chunk().has_value()) << "both are being read";
+  group_.sent(*second, {});
+  EXPECT_FALSE(group_.next_chunk().has_value()) << "one is being read";
+  group_.sent(*first, {});
+  const auto end = expect_chunk(group_, kMinChunk + 1, 0, true);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->head.notification, ones(3));
+  group_.sent(*end, {});
+  EXPECT_FALSE(group_.next_chunk().has_value());
+}
+
+TEST_F(TcpSharedBatch, HasNoNotificationIfSomeOfItCouldNotBeRead) {
+  group_.put(batch({extent(0, 2 * kMinChunk)}, ones(3)));
+  const auto first = expect_chunk(group_, 0, kMinChunk, false),
+             second = expect_chunk(group_, kMinChunk, kMinChunk, false);
+  ASSERT_TRUE(first && second);
+  group_.sent(*first, Status(Code::unreachable, Scope::request, "freed"));
+  group_.sent(*second, {});
+  const auto end = expect_chunk(group_, 2 * kMinChunk, 0, true);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(end->head.notification.empty());
+}
+
+TEST_F(TcpSharedBatch, DoesNotHoldUpOthersWhileItIsRead) {
+  group_.put(batch({extent(0, kMinChunk + 1)}, ones(3)));
+  const auto first = expect_chunk(group_, 0, kMinChunk, false),
+             second = expect_chunk(group_, kMinChunk, 1, false);
+  ASSERT_TRUE(first && second);
+  group_.put(batch({extent(0, 100)}, ones(4)));
+  const auto other = expect_chunk(group_, 0, 100, true);
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ(other->head.notification, ones(4));
+}
+
+/// The word may be what a peer's program polls.
+TEST_F(TcpSharedBatch, WithAWordGoesInOneFrame) {
+  add_second_stream();
+  const std::array<Block, 2> blocks{{{0, 0, kLarge - 64}, {kLarge - 8, kLarge - 8, 8}}};
+  must(endpoint_
+           ->post({.op = linkspan::Op::write,
+                   .local = &region_->region(),
+                   .remote = remote_.get(),
+                   .shape = std::span<const Block>(blocks),
+                   .cookie = ++cookies_})
+           .status());
+  const auto heard = next_of_any();
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_EQ(heard->data.size(), kLarge - 64 + 8);
+  EXPECT_TRUE(heard->head.last);
+  send({.type = FrameType::ended, .id = cookies_});
+  EXPECT_EQ(end().to_string(), "ok");
+}
+
+}  // namespace
+}  // namespace linkspan::transport::tcp
