@@ -88,6 +88,12 @@ TOPICS = {
         "suites": [],
         "sources": [*ENGINE, "integrations/nixl", "bench/peers"],
     },
+    "nccl": {
+        "what": "NCCL over linkspan's network plugin and over its own sockets in one run",
+        "rows": ["nccl"],
+        "suites": [],
+        "sources": [*ENGINE, "integrations/nccl", "bench/nccl"],
+    },
     "nvlink_transfer": {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],
@@ -111,7 +117,7 @@ def tree_hashes() -> dict[str, str]:
     hashes = {}
     for line in git(
         "ls-tree", "-d", "HEAD", "include/", "include/linkspan/", "src/", "bench/", "tools/", "python/",
-        "vcache/",
+        "vcache/", "integrations/",
     ).splitlines():
         meta, path = line.split("\t")
         hashes[path] = meta.split()[2]

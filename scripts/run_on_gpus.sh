@@ -149,6 +149,8 @@ run_all() {
   program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"
   program nccl_net_bench bench_nccl_net_transfer 240 --plugins "$pack" --json "$out/nccl_net_bench.json"
   program tcp_bench bench_tcp_transfer 240 --json "$out/tcp_bench.json"
+  program nccl bench/nccl/run.py 300 --plugin "$pack/nccl/libnccl-net-linkspan.so" \
+    --sockets "$pack/bench_tcp_transfer" --json "$out/nccl.json"
   if [[ -e $pack/ucx.tar.xz ]]; then
     program ucx_tcp bench/peers/ucx_tcp.py 65 --ucx "$pack/ucx.tar.xz" --json "$out/ucx_tcp.json"
   else

@@ -2,8 +2,12 @@
 
 #include <utility>
 
+#include "base/clock.hpp"
+
 namespace linkspan::nccl {
 namespace {
+
+constexpr std::size_t kShort = 128u << 10;  // bytes of a receive whose message is often small
 
 Status bad_memory(const char* call) {
   return {Code::invalid_argument, Scope::request,
@@ -43,7 +47,12 @@ Status SendComm::send_some() {
 
 Result<bool> SendComm::begin(Request& request) {
   const bool small = request.bytes <= kSmallBytes;
-  if (request.number >= rooms_ + (small ? kAhead : 0)) return false;
+  if (request.number >= rooms_ + (small ? kAhead : 0)) {
+    if (!small && small_)
+      small_ =
+          !link_->send({.kind = FrameKind::want, .comm = *receiver, .number = request.number}).ok();
+    return false;
+  }
   const Frame frame{.kind = small ? FrameKind::small : FrameKind::landed,
                     .comm = *receiver,
                     .number = request.number,
@@ -53,8 +62,25 @@ Result<bool> SendComm::begin(Request& request) {
   const Code code = transfer.status().code();
   if (code == Code::no_resource || code == Code::pending) return false;
   if (!transfer.ok()) return transfer.status();
-  request.transfer = *std::move(transfer);
+  small_ = small;
+  if (!small) {
+    request.transfer = *std::move(transfer);
+    return true;
+  }
+  request.done = true;  // the notification has it
+  small_under_way_.push_back(*std::move(transfer));
+  while (!small_under_way_.empty()) {
+    Status ended = small_under_way_.front().status();
+    if (ended.code() == Code::pending) break;
+    if (!ended.ok()) return ended;
+    small_under_way_.pop_front();
+  }
   return true;
+}
+
+void SendComm::settle(Duration timeout) {
+  const auto deadline = base::Deadline::in(timeout);
+  for (const Transfer& each : small_under_way_) (void)each.wait(deadline.left());
 }
 
 Result<Transfer> SendComm::write(const Request& request, const Frame& landed) {
@@ -70,11 +96,12 @@ Result<Transfer> SendComm::write(const Request& request, const Frame& landed) {
 
 Result<bool> SendComm::test(Request& request) {
   if (failure_.ok()) failure_ = send_some();
+  if (request.done) return true;
   if (failure_.ok() && request.transfer && request.transfer->done()) {
     failure_ = request.transfer->status();
     request.done = failure_.ok();
+    if (request.done) return true;
   }
-  if (request.done) return true;
   if (failure_.ok()) failure_ = link_->alive();
   return failure_.ok() ? Result<bool>(false) : failure_;
 }
@@ -113,29 +140,41 @@ Result<Request*> ReceiveComm::receive(void* data, std::size_t bytes, const Memor
     room.region = memory->number;
     room.offset = static_cast<std::uint64_t>(request->data - memory->data);
   }
-  say(room);
+  unsaid_.push_back(room);
   if (auto early = early_.extract(request->number)) end(*request, early.mapped());
-  if (Status status = say_all(); !status.ok()) return failure_ = std::move(status);
+  say_rooms();
   return request;
+}
+
+/// Tells the rooms, unless they may be told later, with others.
+void ReceiveComm::say_rooms() {
+  const bool may_wait = small_ && unsaid_.size() < kTogether && !unsaid_.empty() &&
+                        unsaid_.front().number >= wanted_ && unsaid_.back().bytes <= kShort;
+  if (may_wait || !failure_.ok()) return;
+  Status status = say_all();
+  // A message of a process that is gone may have come before.
+  if (status.code() != Code::disconnected) failure_ = std::move(status);
 }
 
 /// Says what has room on the connection.
 Status ReceiveComm::say_all() {
   while (!unsaid_.empty()) {
-    Status status = peer_.notify(bytes_of(unsaid_.front()));
+    const std::size_t count = std::min(unsaid_.size(), kTogether);
+    const std::vector<Frame> together(unsaid_.begin(), unsaid_.begin() + count);
+    Status status = peer_.notify(std::as_bytes(std::span(together)));
     if (status.code() == Code::no_resource) return {};
     if (!status.ok()) return status;
-    unsaid_.pop_front();
+    unsaid_.erase(unsaid_.begin(), unsaid_.begin() + count);
   }
   return {};
 }
 
 Result<bool> ReceiveComm::test(Request& request) {
   if (request.done) return true;
-  if (failure_.ok()) failure_ = say_all();
-  if (failure_.ok() && peer_.state() != PeerState::up)
-    failure_ = {Code::disconnected, Scope::peer, "the process " + peer_.name() + " is gone"};
-  return failure_.ok() ? Result<bool>(false) : failure_;
+  say_rooms();
+  if (!failure_.ok()) return failure_;
+  if (peer_.state() == PeerState::up) return false;
+  return Status(Code::disconnected, Scope::peer, "the process " + peer_.name() + " is gone");
 }
 
 /// Copies a small message to its receive.
@@ -149,6 +188,14 @@ void ReceiveComm::end(Request& request, std::span<const std::byte> message) {
 }
 
 void ReceiveComm::take(const Frame& frame, std::span<const std::byte> rest) {
+  if (frame.kind == FrameKind::want) {
+    wanted_ = std::max(wanted_, frame.number + 1);
+    return;
+  }
+  if (frame.number >= came_) {
+    came_ = frame.number + 1;
+    small_ = frame.kind == FrameKind::small;
+  }
   Request& request = requests_[frame.number % kRequests];
   const bool posted =
       frame.number < count_ && request.comm == this && request.number == frame.number;

@@ -2,7 +2,8 @@
 //
 // A receive tells the sender its room. A message of more than kSmallBytes waits for its room and is
 // written there; a smaller one goes at once, at most kAhead before its receive, whose room then
-// makes place for one more. Both ends count messages from 0.
+// makes place for one more. While small messages come, several rooms are told together, unless the
+// sender wants one of them. Both ends count messages from 0.
 // Threads: externally synchronised (Net::mutex_).
 // Invariants: a request belongs to its comm, and its place is used again once test() has told its
 // end. What the peer says is checked: it ends its comm, never this process.
@@ -26,6 +27,7 @@ namespace linkspan::nccl {
 /// Maximum of requests of a comm that NCCL has not tested to their end.
 inline constexpr std::size_t kRequests = 32;
 inline constexpr std::uint64_t kAhead = 16;  ///< Small messages before their receives, at most.
+inline constexpr std::size_t kTogether = kAhead / 2;  ///< Rooms that are told together, at most.
 
 /// Memory that NCCL registered with a comm.
 struct Memory {
@@ -61,10 +63,16 @@ class Comm {
   Comm& operator=(const Comm&) = delete;
 
   std::uint64_t id() const noexcept { return id_; }
+  /// Returns the request of that place, null if NCCL has none there.
+  Request* request(std::size_t place) noexcept {
+    Request& at = requests_[place % kRequests];
+    return at.comm == nullptr ? nullptr : &at;
+  }
   virtual bool receives() const noexcept = 0;
   /// Returns Peer::id() of the process at the other end.
   virtual std::uint64_t peer() const noexcept = 0;
-  /// Goes on with the request. Returns whether it has ended; an error ends the comm.
+  /// Goes on with the request. Returns whether it has ended; an error ends the comm. disconnected:
+  /// the process there is gone, and what it sent before may be in a notification still.
   virtual Result<bool> test(Request& request) = 0;
   /// Takes what the peer's comm said.
   virtual void take(const Frame& frame, std::span<const std::byte> rest) = 0;
@@ -105,6 +113,8 @@ class SendComm final : public Comm {
 
   /// Starts a message. Null: too many are under way.
   Result<Request*> send(const void* data, std::size_t bytes, const Memory* memory);
+  /// Waits until the small messages are there, whose requests have ended before.
+  void settle(Duration timeout);
   Result<bool> test(Request& request) override;
   void take(const Frame& frame, std::span<const std::byte> rest) override;
 
@@ -115,7 +125,9 @@ class SendComm final : public Comm {
 
   const std::shared_ptr<Link> link_;                 // also of other comms to that process
   std::uint64_t count_ = 0, begun_ = 0, rooms_ = 0;  // messages: of NCCL, on their way, with room
-  std::array<Frame, kRequests + kAhead> room_{};     // of the messages from `begun_`
+  std::deque<Transfer> small_under_way_;
+  bool small_ = false;  // the last message that began was small, and no room was wanted since
+  std::array<Frame, kRequests + kAhead> room_{};  // of the messages from `begun_`
 };
 
 class ReceiveComm final : public Comm {
@@ -123,7 +135,7 @@ class ReceiveComm final : public Comm {
   /// `sender`: the peer's comm.
   ReceiveComm(std::uint64_t id, Peer peer, std::uint64_t sender)
       : Comm(id), peer_(std::move(peer)), sender_(sender) {
-    say({.kind = FrameKind::accepted, .comm = sender, .number = id});
+    unsaid_.push_back({.kind = FrameKind::accepted, .comm = sender, .number = id});
   }
 
   bool receives() const noexcept override { return true; }
@@ -136,14 +148,17 @@ class ReceiveComm final : public Comm {
   void take(const Frame& frame, std::span<const std::byte> rest) override;
 
  private:
-  void say(const Frame& frame) { unsaid_.push_back(frame); }
+  void say_rooms();
   Status say_all();
   void end(Request& request, std::span<const std::byte> message);
 
   const Peer peer_;
   const std::uint64_t sender_;
-  std::uint64_t count_ = 0;                                // receives
-  std::deque<Frame> unsaid_;                               // to the sender
+  std::uint64_t came_ = 0;    // number behind the last message that has come
+  bool small_ = false;        // that message was small
+  std::uint64_t wanted_ = 0;  // the sender waits for the rooms before it
+  std::uint64_t count_ = 0;   // receives
+  std::deque<Frame> unsaid_;  // to the sender
   std::map<std::uint64_t, std::vector<std::byte>> early_;  // small messages before their receives
 };
 

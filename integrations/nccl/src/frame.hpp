@@ -21,9 +21,10 @@ namespace linkspan::nccl {
 enum class FrameKind : std::uint32_t {
   hello = 1,  ///< Asks a listener for a comm; `number` is the sending one.
   accepted,   ///< Answers `hello`; `number` is the receiving comm.
-  room,       ///< A receive is posted: `bytes` at `offset` of the region `region`.
-  landed,     ///< Behind the data of the message.
-  small,      ///< The message itself follows the frame.
+  room,    ///< A receive is posted: `bytes` at `offset` of the region `region`. Others may follow.
+  landed,  ///< Behind the data of the message.
+  small,   ///< The message itself follows the frame.
+  want,    ///< A large message waits for the room of its receive.
 };
 
 struct Frame {

@@ -30,6 +30,14 @@ Result<Duration> seconds_of(const char* name, Duration otherwise) {
   return Duration(std::chrono::seconds(seconds));
 }
 
+/// Returns what NCCL has in the place of a request: the comm's number and its place there. Null of
+/// null.
+void* name_of(const Request* request) {
+  if (request == nullptr) return nullptr;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<void*>(request->comm->id() * kRequests + request->number % kRequests);
+}
+
 Status unknown(const char* what) {
   return {Code::invalid_argument, Scope::request,
           std::string(what) + " that NCCL has not been given, or has closed"};
@@ -222,11 +230,10 @@ Result<void*> Net::send(void* comm, void* data, std::size_t bytes, void* memory)
   const base::MutexLock lock(mutex_);
   auto* const of = dynamic_cast<SendComm*>(find(comm));
   if (of == nullptr) return unknown("isend of a comm");
-  take_notifications();
   const auto known = of->memories.find(static_cast<Memory*>(memory));
   const auto sent =
       of->send(data, bytes, known == of->memories.end() ? nullptr : known->second.get());
-  return sent.ok() ? Result<void*>(*sent) : sent.status();
+  return sent.ok() ? Result<void*>(name_of(*sent)) : sent.status();
 }
 
 Result<void*> Net::receive(void* comm, void* data, std::size_t bytes, void* memory) {
@@ -236,15 +243,21 @@ Result<void*> Net::receive(void* comm, void* data, std::size_t bytes, void* memo
   const auto known = of->memories.find(static_cast<Memory*>(memory));
   const auto posted =
       of->receive(data, bytes, known == of->memories.end() ? nullptr : known->second.get());
-  return posted.ok() ? Result<void*>(*posted) : posted.status();
+  return posted.ok() ? Result<void*>(name_of(*posted)) : posted.status();
 }
 
 Result<Net::Tested> Net::test(void* request) {
   const base::MutexLock lock(mutex_);
-  auto* const of = static_cast<Request*>(request);
-  if (of == nullptr || of->comm == nullptr) return unknown("test of a request");
-  if (!of->done) take_notifications();
-  const auto ended = of->comm->test(*of);
+  const auto name = reinterpret_cast<std::uintptr_t>(request);
+  const auto comm = by_id_.find(name / kRequests);
+  Request* const of = comm == by_id_.end() ? nullptr : comm->second->request(name % kRequests);
+  if (of == nullptr) return unknown("test of a request");
+  if (!of->done) take_notifications_of_round(of);
+  auto ended = of->comm->test(*of);
+  if (ended.status().code() == Code::disconnected) {
+    take_notifications();
+    ended = of->comm->test(*of);
+  }
   if (!ended.ok()) return ended.status();
   if (!*ended) return Tested{false, 0};
   const Tested tested{true, of->bytes};
@@ -257,6 +270,7 @@ Status Net::close_comm(void* comm) {
   const auto found = comms_.find(comm);
   if (found == comms_.end()) return unknown("close of a comm");
   const bool receives = found->second->receives();
+  if (auto* const sender = dynamic_cast<SendComm*>(found->second.get())) sender->settle(5s);
   Status status;
   for (const auto& [key, memory] : found->second->memories)
     if (Status ended = end(*memory, receives); status.ok()) status = std::move(ended);
@@ -272,6 +286,14 @@ Status Net::close_listener(void* listener) {
   if (found->second->accepting != nullptr) by_id_.erase(found->second->accepting->id());
   listeners_.erase(found);
   return {};
+}
+
+/// Takes notifications once for all requests that NCCL tests one after the other: when it comes
+/// back to the request for which they were taken, or has tested many others.
+void Net::take_notifications_of_round(const void* request) {
+  if (request != round_.request && ++round_.tests < kTestsOfRound) return;
+  round_ = {.request = request};
+  take_notifications();
 }
 
 void Net::take_notifications() {
@@ -294,7 +316,13 @@ void Net::take(const Notification& notification, bool by_receiver) {
   if (found == by_id_.end()) return;
   Comm& comm = *found->second;
   if (comm.receives() != by_receiver || comm.peer() != notification.peer) return;
-  comm.take(*frame, std::span(notification.bytes).subspan(sizeof *frame));
+  auto rest = std::span(notification.bytes).subspan(sizeof *frame);
+  comm.take(*frame, rest);
+  if (frame->kind == FrameKind::small) return;
+  for (auto next = frame_of(rest); next && next->comm == comm.id(); next = frame_of(rest)) {
+    rest = rest.subspan(sizeof *next);
+    comm.take(*next, {});
+  }
 }
 
 }  // namespace linkspan::nccl

@@ -5,7 +5,8 @@
 // have come, for every comm, and returns.
 // Threads: any thread.
 // Invariants: one of a process, made by the first init() and never destroyed: NCCL before 2.28
-// does not tell its end. Comms and memories that NCCL names are looked up, never followed.
+// does not tell its end. Comms, memories and requests that NCCL names are looked up, never
+// followed.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,12 @@ class Net {
 
  private:
   static constexpr std::size_t kMaxHellos = 4096;  // that NCCL has not accepted yet
+  static constexpr unsigned kTestsOfRound = 32;
+
+  struct Round {
+    const void* request = nullptr;  // for which notifications were taken; only compared
+    unsigned tests = 0;             // of others since
+  };
 
   struct Listener {
     std::uint64_t id = 0;
@@ -70,6 +77,7 @@ class Net {
         senders_(std::move(senders)),
         receivers_(std::move(receivers)) {}
 
+  void take_notifications_of_round(const void* request) LINKSPAN_REQUIRES(mutex_);
   void take_notifications() LINKSPAN_REQUIRES(mutex_);
   void take(const Notification& notification, bool by_receiver) LINKSPAN_REQUIRES(mutex_);
   std::shared_ptr<Link> link_to(const std::string& address) LINKSPAN_REQUIRES(mutex_);
@@ -89,6 +97,7 @@ class Net {
   std::map<std::uint64_t, Connecting> connecting_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<void*, std::unique_ptr<Comm>> comms_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Comm*> by_id_ LINKSPAN_GUARDED_BY(mutex_);
+  Round round_ LINKSPAN_GUARDED_BY(mutex_);
   std::map<std::string, std::weak_ptr<Link>> links_ LINKSPAN_GUARDED_BY(mutex_);
 };
 
