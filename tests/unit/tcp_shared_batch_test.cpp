@@ -69,27 +69,29 @@ TEST_F(TcpSharedBatch, GoesInAsManyFramesAsThereAreConnections) {
     const std::uint64_t at = heard->head.position;
     EXPECT_TRUE(
         std::ranges::equal(heard->data, std::span(memory_).subspan(at, heard->data.size())));
-    EXPECT_EQ(heard->head.last, heard->data.empty());
-    EXPECT_EQ(heard->head.notification, heard->data.empty() ? ones(3) : Bytes());
-    if (!heard->data.empty()) data[at] = heard->data.size();
+    EXPECT_EQ(heard->head.last, frames == 2);
+    EXPECT_EQ(heard->head.notification, frames == 2 ? ones(3) : Bytes());
+    data[at] = heard->data.size();
   }
-  ASSERT_EQ(data.size(), 2u);
-  EXPECT_EQ(data.begin()->second + data.rbegin()->second, kLarge);
+  ASSERT_EQ(data.size(), 3u);
+  EXPECT_EQ(data[0] + data[data[0]] + data.rbegin()->second, kLarge);
   EXPECT_LE(data[0], kLarge / 2 + 4096) << "both have about a half";
   send({.type = FrameType::ended, .id = cookies_});
   EXPECT_EQ(end().to_string(), "ok");
 }
 
 TEST_F(TcpSharedBatch, IsFollowedByItsNotificationOnceAllOfItIsRead) {
-  group_.put(batch({extent(0, kMinChunk + 1)}, ones(3)));
+  group_.put(batch({extent(0, 3 * kMinChunk + 100)}, ones(3)));
   const auto first = expect_chunk(group_, 0, kMinChunk, false),
-             second = expect_chunk(group_, kMinChunk, 1, false);
+             second = expect_chunk(group_, kMinChunk, kMinChunk, false);
   ASSERT_TRUE(first && second);
-  EXPECT_FALSE(group_.next_chunk().has_value()) << "both are being read";
-  group_.sent(*second, {});
-  EXPECT_FALSE(group_.next_chunk().has_value()) << "one is being read";
-  group_.sent(*first, {});
-  const auto end = expect_chunk(group_, kMinChunk + 1, 0, true);
+  const auto third = expect_chunk(group_, 2 * kMinChunk, 100, false);
+  ASSERT_TRUE(third.has_value());
+  for (const auto* read : {&third, &first, &second}) {
+    EXPECT_FALSE(group_.next_chunk().has_value()) << "some is being read";
+    group_.sent(**read, {});
+  }
+  const auto end = expect_chunk(group_, 2 * kMinChunk + 100, kMinChunk, true);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->head.notification, ones(3));
   group_.sent(*end, {});
@@ -97,26 +99,52 @@ TEST_F(TcpSharedBatch, IsFollowedByItsNotificationOnceAllOfItIsRead) {
 }
 
 TEST_F(TcpSharedBatch, HasNoNotificationIfSomeOfItCouldNotBeRead) {
-  group_.put(batch({extent(0, 2 * kMinChunk)}, ones(3)));
+  group_.put(batch({extent(0, 3 * kMinChunk)}, ones(3)));
   const auto first = expect_chunk(group_, 0, kMinChunk, false),
              second = expect_chunk(group_, kMinChunk, kMinChunk, false);
   ASSERT_TRUE(first && second);
   group_.sent(*first, Status(Code::unreachable, Scope::request, "freed"));
   group_.sent(*second, {});
-  const auto end = expect_chunk(group_, 2 * kMinChunk, 0, true);
+  const auto end = expect_chunk(group_, 2 * kMinChunk, kMinChunk, true);
   ASSERT_TRUE(end.has_value());
   EXPECT_TRUE(end->head.notification.empty());
 }
 
 TEST_F(TcpSharedBatch, DoesNotHoldUpOthersWhileItIsRead) {
-  group_.put(batch({extent(0, kMinChunk + 1)}, ones(3)));
-  const auto first = expect_chunk(group_, 0, kMinChunk, false),
-             second = expect_chunk(group_, kMinChunk, 1, false);
-  ASSERT_TRUE(first && second);
+  group_.put(batch({extent(0, 2 * kMinChunk)}, ones(3)));
+  const auto first = expect_chunk(group_, 0, kMinChunk, false);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_FALSE(group_.next_chunk().has_value());
   group_.put(batch({extent(0, 100)}, ones(4)));
   const auto other = expect_chunk(group_, 0, 100, true);
   ASSERT_TRUE(other.has_value());
   EXPECT_EQ(other->head.notification, ones(4));
+}
+
+/// The tail is shorter than a word that follows the part before it.
+TEST_F(TcpSharedBatch, DoesNotCutAWordOfEightBytes) {
+  group_.put(batch({extent(0, 8), extent(16, 8), extent(32, kMinChunk)}, ones(3)));
+  const auto first = expect_chunk(group_, 0, 16, false);
+  ASSERT_TRUE(first.has_value());
+  ASSERT_EQ(first->extents.size(), 2u);
+  group_.sent(*first, {});
+  const auto end = expect_chunk(group_, 16, kMinChunk, true);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->head.notification, ones(3));
+}
+
+/// The answer to a put is one, although its last frame may be counted behind the data of others.
+TEST_F(TcpSharedBatch, IsAnsweredOnce) {
+  Head first = put(1, 0, 100, false);
+  first.data = 100;
+  const auto of_data = group_.resolve_destination(first);
+  Head last = put(1, 0, 0);
+  last.spans.clear();
+  last.position = 100;
+  const auto of_last = group_.resolve_destination(last);
+  ASSERT_TRUE(of_data.ok() && of_last.ok());
+  EXPECT_TRUE(group_.data_landed(*of_data->of, 100, {}).has_value());
+  EXPECT_FALSE(group_.data_landed(*of_last->of, 0, {}).has_value());
 }
 
 /// The word may be what a peer's program polls.

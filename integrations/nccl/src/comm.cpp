@@ -159,12 +159,13 @@ void ReceiveComm::say_rooms() {
 /// Says what has room on the connection.
 Status ReceiveComm::say_all() {
   while (!unsaid_.empty()) {
-    const std::size_t count = std::min(unsaid_.size(), kTogether);
-    const std::vector<Frame> together(unsaid_.begin(), unsaid_.begin() + count);
+    const auto end =
+        unsaid_.begin() + static_cast<std::ptrdiff_t>(std::min(unsaid_.size(), kTogether));
+    const std::vector<Frame> together(unsaid_.begin(), end);
     Status status = peer_.notify(std::as_bytes(std::span(together)));
     if (status.code() == Code::no_resource) return {};
     if (!status.ok()) return status;
-    unsaid_.erase(unsaid_.begin(), unsaid_.begin() + count);
+    unsaid_.erase(unsaid_.begin(), end);
   }
   return {};
 }

@@ -13,6 +13,9 @@ constexpr std::uint64_t kSmall =
     16u << 10;  // sent by the posting thread: that takes about as long as waking another
 /// Minimum size of the parts in which connections share a batch, as each costs a frame's work.
 constexpr std::uint64_t kMinShare = 128u << 10, kPage = 4096;
+/// Bytes of the last of several frames, which has the notification. Not none: a peer of an older
+/// release may count a frame without data twice.
+constexpr std::uint64_t kTail = 4096;
 
 /// Makes room for one more, so that the next push_back() does not throw.
 template <class Batch>
@@ -21,10 +24,14 @@ void make_room(std::vector<Batch>& batches) {
 }
 
 bool is_small(const Outgoing& batch) {
+  return batch.bytes <= kSmall && batch.use.memory()->device == nullptr &&
+         batch.extents.size() <= kMaxPutSpans;
+}
+
+std::uint64_t bytes_of(const Outgoing& batch) {
   std::uint64_t bytes = 0;
-  for (const Extent& extent : batch.extents)
-    if ((bytes += extent.bytes) > kSmall) return false;
-  return batch.use.memory()->device == nullptr && batch.extents.size() <= kMaxPutSpans;
+  for (const Extent& extent : batch.extents) bytes += extent.bytes;
+  return bytes;
 }
 
 /// Returns whether connections may share the batch. What a peer's program may poll for its end, a
@@ -35,9 +42,19 @@ bool is_divisible(const Outgoing& batch) {
          std::ranges::none_of(batch.extents, [](const Extent& each) { return each.bytes == 8; });
 }
 
-/// Fills a chunk. Returns true if nothing of the batch is left.
-bool fill_chunk(Outgoing& batch, Chunk& chunk) {
-  const std::uint64_t most = batch.frame_bytes;
+/// Returns the bytes of the batch's next chunk, at most. 0: it waits, because a notification
+/// follows data that was read without an error.
+std::uint64_t next_bytes(const Outgoing& batch) {
+  const std::uint64_t left = batch.bytes - batch.assigned;
+  const bool several =
+      batch.assigned != 0 || left > batch.frame_bytes || batch.extents.size() > kMaxPutSpans;
+  if (batch.notification.empty() || !several) return batch.frame_bytes;
+  if (left > kTail + sizeof(std::uint64_t)) return std::min(batch.frame_bytes, left - kTail);
+  return batch.reading == 0 ? batch.frame_bytes : 0;
+}
+
+/// Fills a chunk of at most `most` bytes. Returns true if nothing of the batch is left.
+bool fill_chunk(Outgoing& batch, Chunk& chunk, std::uint64_t most) {
   while (batch.next < batch.extents.size() && chunk.bytes < most &&
          chunk.extents.size() < kMaxPutSpans) {
     const Extent& extent = batch.extents[batch.next];
@@ -79,6 +96,7 @@ Head make_head(const Chunk& chunk, std::uint64_t incarnation) {
 
 void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
   std::shared_ptr<DataConnection> by;  // shared with the group
+  batch->bytes = bytes_of(*batch);
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return batch->result.end(*failure_);
@@ -209,11 +227,8 @@ void ConnectionGroup::finish_batches() {
 /// busy.
 std::uint64_t ConnectionGroup::frame_bytes(const Outgoing& batch, std::size_t batches) const {
   const std::uint64_t shares = std::max<std::uint64_t>(1, connections_.size() / batches);
-  std::uint64_t bytes = 0;
-  for (const Extent& extent : batch.extents)
-    if ((bytes += extent.bytes) >= shares * options_.chunk) return options_.chunk;
-  if (!is_divisible(batch)) return options_.chunk;
-  const std::uint64_t share = (bytes / shares / kPage + 1) * kPage;
+  const std::uint64_t share = (batch.bytes / shares / kPage + 1) * kPage;
+  if (share >= options_.chunk || !is_divisible(batch)) return options_.chunk;
   return std::min(options_.chunk, std::max(kMinShare, share));
 }
 
@@ -272,12 +287,11 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
     const cuda::Device* const device = more ? memory->device : nullptr;
     if ((device != nullptr) != (staging != nullptr)) continue;
     if (device != nullptr && !staging->room(*device)) continue;
-    // The frame with the notification follows data that was read without an error.
-    if (!more && batch->reading != 0 && !batch->notification.empty()) continue;
+    const std::uint64_t most = more ? next_bytes(*batch) : 0;
+    if (more && most == 0) continue;
     Chunk chunk{.of = batch, .use = {}, .extents = {}, .position = batch->assigned};
     if (more) {
-      chunk.last =
-          fill_chunk(*batch, chunk) && (batch->notification.empty() || chunk.position == 0);
+      chunk.last = fill_chunk(*batch, chunk, most);
     } else {
       chunk.last = true;
       if (batch->canceled && batch->status.ok())

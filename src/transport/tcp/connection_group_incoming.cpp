@@ -70,7 +70,8 @@ std::optional<Answer> ConnectionGroup::data_landed(Incoming& batch, std::uint64_
   const base::MutexLock lock(mutex_);
   batch.arrived += bytes;
   if (batch.status.ok()) batch.status = status;
-  if (!batch.total || batch.arrived != *batch.total) return std::nullopt;
+  if (!batch.total || batch.arrived != *batch.total || std::exchange(batch.landed, true))
+    return std::nullopt;
   if (batch.type == FrameType::put) {
     const bool notifies = batch.status.ok() && !batch.notification.empty() && !failure_;
     if (notifies)
@@ -132,6 +133,7 @@ Status ConnectionGroup::on_frame(const Head& head) {
 Status ConnectionGroup::on_get_request(const Head& head) {
   auto answer = served_.add_answer(head);
   if (!answer.ok()) return answer.status();
+  for (const Extent& extent : (*answer)->extents) (*answer)->bytes += extent.bytes;
   (*answer)->frame_bytes = frame_bytes(**answer, queue_.size() + 1);
   queue_.push_back(*std::move(answer));
   on_batch_begun();

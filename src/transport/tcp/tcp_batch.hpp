@@ -73,6 +73,7 @@ struct TcpBatch {
 /// Describes bytes that leave this side: a put of ours, or the data of the peer's get.
 struct Outgoing : TcpBatch {
   Token token{};                  ///< put
+  std::uint64_t bytes = 0;        ///< Of all extents.
   std::uint64_t frame_bytes = 0;  ///< Data of a frame, at most.
 
   std::size_t next = 0;      // index of the next extent
@@ -92,6 +93,7 @@ struct Incoming : TcpBatch {
   std::uint64_t arrived = 0;
   std::uint64_t announced = 0;  // by frames whose data may be on its way
   std::optional<std::uint64_t> total{};
+  bool landed = false;   // all of it; a last frame without data is counted behind the others' data
   bool refused = false;  // put, by its first frame
 };
 
