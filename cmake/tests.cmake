@@ -280,6 +280,8 @@ if(TARGET fake_cuda AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(bench_nccl_net_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_nccl_net_transfer --quick --plugins ${CMAKE_BINARY_DIR}
             --json ${CMAKE_BINARY_DIR}/bench_nccl_net_transfer.json)
+  linkspan_test(bench_nccl_exchange TIMEOUT 60 ENVIRONMENT NCCL_SOCKET_IFNAME=lo
+    COMMAND bench_nccl_exchange --quick --plugin $<TARGET_FILE:linkspan_nccl>)
   linkspan_test(bench_tcp_transfer_simulated TIMEOUT 60 ENVIRONMENT ${simulated}
     COMMAND bench_tcp_transfer --quick --streams 2 --json ${CMAKE_BINARY_DIR}/bench_tcp_transfer.json)
 endif()

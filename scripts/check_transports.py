@@ -20,6 +20,7 @@ MAY = {
     "bench/tcp_transfer.cpp": "measures that transport",
     "bench/tcpx_unpack.cpp": "measures a part of that transport",
     "bench/nccl_net_transfer.cpp": "measures that transport",
+    "bench/nccl": "measures plugins by the interface of that transport",
 }
 # Here NAME.cpp has the subject of a transport, and tests may require one of an Engine.
 TESTS = "tests/conformance"

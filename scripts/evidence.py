@@ -90,7 +90,7 @@ TOPICS = {
     },
     "nccl": {
         "what": "NCCL over linkspan's network plugin and over its own sockets in one run",
-        "rows": ["nccl"],
+        "rows": ["nccl", "nccl_exchange"],
         "suites": [],
         "sources": [*ENGINE, "integrations/nccl", "bench/nccl"],
     },

@@ -149,6 +149,8 @@ run_all() {
   program tcpx_unpack bench_tcpx_unpack 120 --json "$out/tcpx_unpack.json"
   program nccl_net_bench bench_nccl_net_transfer 240 --plugins "$pack" --json "$out/nccl_net_bench.json"
   program tcp_bench bench_tcp_transfer 240 --json "$out/tcp_bench.json"
+  step nccl_exchange 120 env NCCL_SOCKET_IFNAME=lo "$pack/bench_nccl_exchange" \
+    --plugin "$pack/nccl/libnccl-net-linkspan.so" --json "$out/nccl_exchange.json"
   program nccl bench/nccl/run.py 300 --plugin "$pack/nccl/libnccl-net-linkspan.so" \
     --sockets "$pack/bench_tcp_transfer" --json "$out/nccl.json"
   if [[ -e $pack/ucx.tar.xz ]]; then
