@@ -167,12 +167,15 @@ TEST_F(CpuCopierTest, LeavesASmallCopyAcrossProcessesToItsCaller) {
   const Piece piece{address(to.data()) + 3, address(from.data()) + 1, 3990};
   EXPECT_TRUE(CpuCopier::is_small({&piece, 1}));
   std::atomic<bool> prompt{false};
-  const auto ticket = copier->start({.method = Method::cross_process,
-                                     .pieces = {&piece, 1},
-                                     .pid = ::getpid(),
-                                     .pidfd = pidfd.get(),
-                                     .prompt = &prompt,
-                                     .by_caller = true});
+  const auto start = [&] {
+    return copier->start({.method = Method::cross_process,
+                          .pieces = {&piece, 1},
+                          .pid = ::getpid(),
+                          .pidfd = pidfd.get(),
+                          .prompt = &prompt,
+                          .by_caller = true});
+  };
+  auto ticket = start();
   ASSERT_TRUE(ticket.ok());
   EXPECT_EQ(executors(), 0u);
   EXPECT_FALSE(copier->poll(*ticket).has_value());
@@ -182,8 +185,15 @@ TEST_F(CpuCopierTest, LeavesASmallCopyAcrossProcessesToItsCaller) {
   const auto end = copier->poll(*ticket);
   ASSERT_TRUE(end.has_value());
   EXPECT_TRUE(end->ok()) << end->to_string();
-  EXPECT_TRUE(prompt);
   EXPECT_TRUE(to == expected_after(Bytes(to.size(), kPoison), from, {{3, 1, 3990}}));
+  // This thread may lose its core in the middle of a copy, which is not prompt then.
+  for (int i = 0; i < 100 && !prompt; ++i) {
+    ticket = start();
+    ASSERT_TRUE(ticket.ok());
+    copier->run(*ticket);
+    ASSERT_TRUE(copier->poll(*ticket).has_value());
+  }
+  EXPECT_TRUE(prompt);
 }
 
 TEST_F(CpuCopierTest, CopiesOnceWhatItsCallerCopies) {
