@@ -1,7 +1,7 @@
 // bench_nccl_exchange: a network plugin of NCCL's between two processes without NCCL and GPUs.
 //
-// Each process has one thread that posts and tests as NCCL's proxy does, in so many channels of so
-// many slots. Beside the plugin stands what NCCL's own sockets do at best: that thread alone sends
+// One thread of each process posts and tests messages as NCCL's proxy does, in channels of 8 slots.
+// Beside the plugin stands what NCCL's own sockets do at best: that thread alone sends
 // and receives by a socket for each channel, without ever blocking. The number of each message and
 // the bytes of the last ones are verified. Exit: 0 all rows are there, and right; 1 not.
 #include <arpa/inet.h>
@@ -77,8 +77,8 @@ class Wire {
 
 using Lanes = std::vector<std::unique_ptr<Lane>>;
 
-/// Goes on until each lane has moved so many messages. Returns the seconds until the last one has
-/// ended here.
+/// Moves messages until each lane has moved `messages` since its begin. Returns the seconds that
+/// took.
 double move(std::uint64_t messages, Flow flow, bool first, const Lanes& lanes, const Wire& wire) {
   wire.meet();
   const auto begin = base::Clock::steady().now();

@@ -25,6 +25,10 @@ import time
 from typing import Any, TextIO
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from gpus import gpus  # noqa: E402
+
 OURS = "linkspan"
 SIDES = {
     OURS: {},
@@ -40,14 +44,6 @@ NEEDS_GPU = "needs a GPU"
 
 class Failed(Exception):
     """Says why a side has no figures."""
-
-
-def gpus() -> int:
-    try:
-        lines = subprocess.check_output(["nvidia-smi", "-L"], text=True, timeout=30).splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(line.startswith("GPU ") for line in lines)
 
 
 class Side:
@@ -108,8 +104,11 @@ class Side:
         """Reads what the ranks tell, which both do for each measurement."""
         stop = time.monotonic() + LIMIT_S
         lines = [Lines(each.stdout, stop) for each in ranks]
-        ranks[1].stdin.write(json.dumps(lines[0].next()) + "\n")
-        ranks[1].stdin.flush()
+        try:
+            ranks[1].stdin.write(json.dumps(lines[0].next()) + "\n")
+            ranks[1].stdin.flush()
+        except OSError:
+            raise Failed("rank 1 has ended") from None
         told: list[list[dict[str, Any]]] = [[], []]
         self.version = [each.next() for each in lines][0]["version"]
         while True:
@@ -134,7 +133,6 @@ class Lines:
 
     def __init__(self, file: TextIO, stop: float) -> None:
         self.file, self.stop = file, stop
-        os.set_blocking(file.fileno(), False)
         self.rest = b""
 
     def next(self) -> dict[str, Any]:
@@ -171,8 +169,11 @@ def bare_sockets(program: pathlib.Path) -> tuple[float, str]:
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "tcp.json"
         command = [str(program), "--only", "host_host.1GiB", "--json", str(file)]
-        subprocess.run(command, check=False, timeout=120, stdout=subprocess.DEVNULL)
-        row = json.loads(file.read_text())["rows"][0]
+        try:
+            subprocess.run(command, check=False, timeout=120, stdout=subprocess.DEVNULL)
+            row = json.loads(file.read_text())["rows"][0]
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+            raise Failed(f"{program.name}: {error}") from None
     return row["ceiling"], row["ceiling_how"]
 
 
@@ -252,7 +253,29 @@ def main() -> int:
     args = parser.parse_args()
     count = gpus()
     absent = [] if count else [{"id": "all", "why": NEEDS_GPU}]
+    sockets = None
+    if args.sockets and count:
+        try:
+            sockets = bare_sockets(args.sockets)
+        except Failed as error:
+            absent.append({"id": "vs_sockets", "why": str(error)})
     sides = {name: Side(name, args.plugin.resolve(), count) for name in args.sides}
+
+    def save() -> list[Any]:
+        """Writes the rows so far, which a run that is broken off leaves."""
+        rows = rows_of(sides, sockets) if OURS in sides else []
+        version = next((each.version for each in sides.values() if each.version), "")
+        content = {
+            "what": f"NCCL {version} over linkspan's plugin and over its own sockets, by loopback",
+            "command": " ".join(["run.py", *sys.argv[1:]]),
+            "gpus": count,
+            "rows": rows,
+            "absent": absent,
+        }
+        if args.json is not None:
+            args.json.write_text(json.dumps(content, indent=2) + "\n")
+        return rows
+
     for number in range(args.turns if count else 0):
         for name, side in sides.items():
             begin = time.monotonic()
@@ -261,20 +284,9 @@ def main() -> int:
             except Failed as error:
                 absent.append({"id": name, "why": f"turn {number + 1}: {error}"})
             print(f"# turn {number + 1} of {name}: {time.monotonic() - begin:.1f} s", flush=True)
-    sockets = bare_sockets(args.sockets) if args.sockets and count else None
-    rows = rows_of(sides, sockets) if OURS in sides else []
-    version = next((each.version for each in sides.values() if each.version), "")
-    content = {
-        "what": f"NCCL {version} over linkspan's plugin and over its own sockets, by loopback",
-        "command": " ".join(["run.py", *sys.argv[1:]]),
-        "gpus": count,
-        "rows": rows,
-        "absent": absent,
-    }
-    for each in [*rows, *absent]:
+            save()
+    for each in [*save(), *absent]:
         print(json.dumps(each), flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps(content, indent=2) + "\n")
     return int(any(each["why"] != NEEDS_GPU for each in absent))
 
 

@@ -26,20 +26,15 @@ import tempfile
 import time
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
 import wheels
+from gpus import gpus
 from pair import CEILING, Absent, Pair
 from rows import Row, all_rows, in_host_memory, nixl_rows
 
 SIDES = [CEILING, "linkspan", "nixl", "mooncake", "ucx"]
 NIXL_SIDES = ["nixl", "nixl_linkspan"]  # the first in the place of the ceiling
-
-
-def gpus() -> int:
-    try:
-        lines = subprocess.check_output(["nvidia-smi", "-L"], text=True, timeout=30).splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    return sum(line.startswith("GPU ") for line in lines)
 
 
 class Bench:

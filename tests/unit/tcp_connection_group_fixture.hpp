@@ -172,10 +172,13 @@ class TcpConnectionGroup : public ::testing::Test {
   Status post(linkspan::Op op, std::uint64_t offset, std::uint64_t bytes,
               const Bytes& notification = {}) {
     const Block block{offset, offset, bytes};
+    return post(op, std::span(&block, 1), notification);
+  }
+  Status post(linkspan::Op op, std::span<const Block> blocks, const Bytes& notification = {}) {
     const auto posted = endpoint_->post({.op = op,
                                          .local = &region_->region(),
                                          .remote = remote_.get(),
-                                         .shape = std::span(&block, 1),
+                                         .shape = blocks,
                                          .hints = wishes_,
                                          .notification = notification,
                                          .notifications_before = notifications_before_,

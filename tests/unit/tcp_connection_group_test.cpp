@@ -83,13 +83,7 @@ TEST_F(TcpConnectionGroup, StoresAWordWhole) {
 /// Frames have at most 4096 bytes, so the 8-byte value does not fit after the data before it.
 TEST_F(TcpConnectionGroup, SendsAWordInOneFrame) {
   const std::array<Block, 2> blocks{{{1, 1, kMinChunk - 4}, {5000, 5000, 8}}};
-  must(endpoint_
-           ->post({.op = linkspan::Op::write,
-                   .local = &region_->region(),
-                   .remote = remote_.get(),
-                   .shape = std::span<const Block>(blocks),
-                   .cookie = ++cookies_})
-           .status());
+  must(post(linkspan::Op::write, blocks));
   for (const Block& block : blocks) {
     const auto heard = next();
     ASSERT_TRUE(heard.has_value());

@@ -151,13 +151,7 @@ TEST_F(TcpSharedBatch, IsAnsweredOnce) {
 TEST_F(TcpSharedBatch, WithAWordGoesInOneFrame) {
   add_second_stream();
   const std::array<Block, 2> blocks{{{0, 0, kLarge - 64}, {kLarge - 8, kLarge - 8, 8}}};
-  must(endpoint_
-           ->post({.op = linkspan::Op::write,
-                   .local = &region_->region(),
-                   .remote = remote_.get(),
-                   .shape = std::span<const Block>(blocks),
-                   .cookie = ++cookies_})
-           .status());
+  must(post(linkspan::Op::write, blocks));
   const auto heard = next_of_any();
   ASSERT_TRUE(heard.has_value());
   EXPECT_EQ(heard->data.size(), kLarge - 64 + 8);

@@ -28,12 +28,6 @@ bool is_small(const Outgoing& batch) {
          batch.extents.size() <= kMaxPutSpans;
 }
 
-std::uint64_t bytes_of(const Outgoing& batch) {
-  std::uint64_t bytes = 0;
-  for (const Extent& extent : batch.extents) bytes += extent.bytes;
-  return bytes;
-}
-
 /// Returns whether connections may share the batch. What a peer's program may poll for its end, a
 /// word of 8 bytes, stays in one frame with as much as fits.
 bool is_divisible(const Outgoing& batch) {
@@ -96,7 +90,7 @@ Head make_head(const Chunk& chunk, std::uint64_t incarnation) {
 
 void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
   std::shared_ptr<DataConnection> by;  // shared with the group
-  batch->bytes = bytes_of(*batch);
+  batch->bytes = bytes_of(batch->extents);
   {
     const base::MutexLock lock(mutex_);
     if (failure_) return batch->result.end(*failure_);

@@ -38,6 +38,12 @@ struct Extent {
   std::uint64_t bytes = 0;
 };
 
+inline std::uint64_t bytes_of(const std::vector<Extent>& extents) {
+  std::uint64_t bytes = 0;
+  for (const Extent& extent : extents) bytes += extent.bytes;
+  return bytes;
+}
+
 /// Records the progress of a peer's transfer on a region of this side.
 struct PeersProgress {
   /// Bytes that have come or gone; data connections count them.
