@@ -3,8 +3,8 @@
 
     tell_failures.py CTEST.xml       what `ctest --output-junit CTEST.xml` has written
 
-Of gtest's output the names of the tests that failed, and the first failures with the lines after
-them; of any other output its last lines.
+Of gtest's output the names of the tests that failed, and the first failures and sanitizers' reports
+with the lines after them; of any other output its last lines.
 """
 
 import itertools
@@ -14,21 +14,25 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 LINES = 8
+REPORT_LINES = 24  # of a sanitizer: two stacks
 FAILURES = 3  # of one program
 COLUMNS = 240
 NAME = re.compile(r"\[  FAILED  \] ([^ ,]+)")
+REPORT = re.compile(r"(Thread|Address|Leak|Memory)Sanitizer[:,]|: runtime error: ")
+FAILURE = re.compile(rf": (Failure|error:)|{REPORT.pattern}")
 
 
 def reasons(output: str) -> list[str]:
     lines = output.splitlines()
-    failures = [i for i, line in enumerate(lines) if re.search(r": (Failure|error:)", line)]
+    failures = [i for i, line in enumerate(lines) if FAILURE.search(line)]
     names = dict.fromkeys(found[1] for line in lines if (found := NAME.match(line)))
     told = [f"[  FAILED  ] {name}" for name in names if "." in name]
     if not failures:
         return told + lines[-LINES:]
     for i in failures[:FAILURES]:
         # Up to the line with the test's name.
-        ended = itertools.takewhile(lambda line: not line.startswith("[ RUN"), lines[i:][:LINES])
+        most = REPORT_LINES if REPORT.search(lines[i]) else LINES
+        ended = itertools.takewhile(lambda line: not line.startswith("[ RUN"), lines[i:][:most])
         told += [line[:COLUMNS] for line in ended]
     return told
 

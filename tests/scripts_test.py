@@ -397,6 +397,9 @@ class Skips(unittest.TestCase):
         )
         self.assertEqual(told[4:6], ["t.cpp:9: Failure", "is: 2"])
         self.assertEqual(tell_failures.reasons("one\n" * 99), ["one"] * tell_failures.LINES)
+        race = "WARNING: ThreadSanitizer: data race (pid=1)"
+        (report, *stacks) = tell_failures.reasons("\n".join(["a", race, *"b" * 99]))
+        self.assertEqual((report, len(stacks)), (race, tell_failures.REPORT_LINES - 1))
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "ctest.xml"
             file.write_text("""<testsuite>

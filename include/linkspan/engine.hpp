@@ -75,6 +75,8 @@ struct EngineOptions {
   /// them round-robin if both sides name some (docs/tcp.md). Each must exist here and have an
   /// address. By default the kernel's routes decide.
   /// tcp.connections: data connections to a peer at most, 0 to 64. 0: none of its bytes go by TCP.
+  /// tcp.peer_timeout: seconds after which a remote peer is lost whose host answers no packet.
+  /// tcp.stall_timeout: the same where its host answers, but its process takes no byte.
   /// nccl_net.plugin: NCCL network plugins that connect to peers as well: names or paths, separated
   /// by commas; x also means libnccl-net-x.so. A plugin is its vendor's code in this process
   /// (docs/tcpx.md). Between processes of one host only transfers with `require = "nccl_net"` use

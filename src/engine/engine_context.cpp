@@ -88,13 +88,16 @@ Status EngineContext::set_up_identity(const EngineOptions& asked) {
   if (!secret.ok()) return secret.status();
   auto interfaces = transport::interfaces(options);
   if (!interfaces.ok()) return interfaces.status();
+  const auto peer_timeout = transport::peer_timeout(options);
+  if (!peer_timeout.ok()) return peer_timeout.status();
   identity = {.engine = asked.name.empty() ? "pid " + std::to_string(::getpid()) : asked.name,
               .incarnation = base::random_u64(),
               .socket_dir = options.socket_dir,
               .any_uid = asked.any_uid,
               .security = options.security.value_or(Security::loopback_only),
               .secret = *std::move(secret),
-              .interfaces = *std::move(interfaces)};
+              .interfaces = *std::move(interfaces),
+              .limits = {.silence = *peer_timeout}};
   if (identity.security == Security::encrypted) {
     auto tls = base::TlsContext::create(identity.secret);
     if (!tls.ok()) return tls.status();

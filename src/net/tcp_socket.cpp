@@ -198,11 +198,19 @@ void prepare(const base::Fd& socket, Duration silence) noexcept {
     const int number = static_cast<int>(std::max<std::int64_t>(value.count(), 1));
     (void)::setsockopt(socket.get(), IPPROTO_TCP, option, &number, sizeof number);
   };
-  using std::chrono::duration_cast, std::chrono::seconds, std::chrono::milliseconds;
+  using std::chrono::duration_cast, std::chrono::seconds;
   set(TCP_KEEPIDLE, duration_cast<seconds>(silence / 2));
   set(TCP_KEEPINTVL, duration_cast<seconds>(silence / 5));
   // Replaces the count of keep-alive probes. Also works while unacknowledged bytes suppress probes.
-  set(TCP_USER_TIMEOUT, duration_cast<milliseconds>(silence));
+  set_user_timeout(socket, silence);
+}
+
+void set_user_timeout(const base::Fd& socket, Duration time) noexcept {
+  using std::chrono::milliseconds;
+  const auto ms = std::chrono::duration_cast<milliseconds>(
+      std::clamp<Duration>(time, milliseconds(1), std::chrono::hours(24)));
+  const int number = static_cast<int>(ms.count());
+  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &number, sizeof number);
 }
 
 Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline) {

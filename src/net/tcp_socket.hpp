@@ -53,6 +53,9 @@ void prepare(const base::Fd& socket) noexcept;
 /// Also ends the connection after about `silence` (at least 2 s) if the host vanished, or accepts
 /// nothing while bytes wait for it.
 void prepare(const base::Fd& socket, Duration silence) noexcept;
+/// Ends the connection after about `time`, a day at most, in which bytes wait for its host and it
+/// acknowledges none. A failure is ignored.
+void set_user_timeout(const base::Fd& socket, Duration time) noexcept;
 
 /// Sends all bytes. disconnected, timed_out: an unknown part has arrived.
 Status send_all(const base::Fd& socket, std::string_view bytes, base::Deadline deadline);

@@ -40,6 +40,8 @@ struct Factory {
   Result<std::unique_ptr<Transport>> (*create)(const Context& context) = nullptr;
   /// Returns the network interfaces that its options name for data connections. May be null.
   Result<std::vector<net::Interface>> (*interfaces)(const base::Options& options) = nullptr;
+  /// Returns after what time a remote peer is lost whose host answers no packet. May be null.
+  Result<Duration> (*peer_timeout)(const base::Options& options) = nullptr;
   /// check() has accepted the options. May be null.
   Finding (*find)(const base::Options& options) = nullptr;
 };

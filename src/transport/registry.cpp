@@ -77,6 +77,17 @@ Result<std::vector<net::Interface>> interfaces(const base::Options& options) {
   return all;
 }
 
+Result<Duration> peer_timeout(const base::Options& options) {
+  Duration longest{0};
+  for (const Factory* each : kFactories) {
+    if (each->peer_timeout == nullptr) continue;
+    const auto time = each->peer_timeout(options);
+    if (!time.ok()) return time.status();
+    longest = std::max(longest, *time);
+  }
+  return longest;
+}
+
 std::vector<Finding> findings(const base::Options& options) {
   std::vector<Finding> all;
   for (const Factory* each : kFactories)

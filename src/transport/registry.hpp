@@ -22,6 +22,8 @@ Status check_options(const base::Options& options);
 /// Returns the network interfaces that options name for data connections. Errors as
 /// net::find_interfaces().
 Result<std::vector<net::Interface>> interfaces(const base::Options& options);
+/// Returns the longest peer_timeout() of a transport. Errors as check_options().
+Result<Duration> peer_timeout(const base::Options& options);
 /// Returns what each transport finds on this machine. check_options() has accepted the options.
 std::vector<Finding> findings(const base::Options& options);
 

@@ -16,7 +16,9 @@ constexpr std::uint64_t kBytes = 8u << 20, kCount = 8;
 class HostCuts : public OnHosts {
  protected:
   void SetUp() override {
-    join(Cable::slow);  // so that much is in flight
+    EngineOptions options = engine_options("near");
+    options.transport = transport_;
+    join(Cable::slow, options);  // so that much is in flight
     if (IsSkipped()) return;
     for (const char* name : {"written", "read"}) {
       far().add(name, {.kind = "host", .bytes = kBytes});
@@ -111,6 +113,7 @@ class HostCuts : public OnHosts {
     move_beside();
   }
 
+  std::map<std::string, std::string> transport_;
   Held beside_;
   Peer peer_, other_;
   RemoteRegion written_, read_, there_;
@@ -190,6 +193,25 @@ TEST_F(HostCuts, AFarProcessThatRestartedBehindThemIsMetAtOnce) {
   expect_to_end_badly();
   EXPECT_TRUE(is_down(peer_, base::Deadline::after(base::Clock::steady(), 15s)));
   meet_again(peer);
+}
+
+class HostCutsByOptions : public HostCuts {
+ protected:
+  HostCutsByOptions() { transport_ = {{"tcp.peer_timeout", "2"}, {"tcp.stall_timeout", "60"}}; }
+};
+
+TEST_F(HostCutsByOptions, EndAPeerThatCannotBeReachedAndNotOneThatIsStopped) {
+  start(0, kCount);
+  far().process().signal(SIGSTOP);
+  EXPECT_EQ(moving_.back().wait(5s).code(), Code::pending);
+  far().process().signal(SIGCONT);
+  for (const Transfer& each : moving_) EXPECT_EQ(finished(each).to_string(), "ok");
+  EXPECT_EQ(far().difference("written", 3, {{0, 1, 0, kBytes}}), "");
+  network().cut();
+  const base::Time begin = base::Clock::steady().now();
+  start(0, kCount);
+  expect_to_end_badly();
+  EXPECT_LT(base::Clock::steady().now() - begin, 8s) << "a stall has longer";
 }
 
 TEST_F(HostCuts, AFarProcessThatStandsStillTakesNothing) {

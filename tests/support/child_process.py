@@ -23,10 +23,18 @@ _READ_BYTES = 1 << 20
 class ChildProcess:
     """A Python program that answers each line of its input by a line."""
 
-    def __init__(self, program: pathlib.Path, *arguments: str, path: Sequence[str], **more: str):
-        """path: folders of PYTHONPATH. more: further variables of its environment."""
+    def __init__(
+        self,
+        program: pathlib.Path,
+        *arguments: str,
+        path: Sequence[str],
+        by: Sequence[str] = (),
+        **more: str,
+    ):
+        """path: folders of PYTHONPATH. by: a command that executes it. more: further variables of
+        its environment."""
         self.process = subprocess.Popen(
-            [sys.executable, program, *arguments],
+            [*by, sys.executable, program, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | more,
         )  # fmt: skip

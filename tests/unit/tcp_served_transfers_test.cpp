@@ -231,6 +231,16 @@ TEST_F(TcpServedTransfers, EndsAPut_WhenNoByteOfItComesForTooLong) {
   EXPECT_FALSE(served_.empty()) << "the last frame carries the error";
 }
 
+TEST_F(TcpServedTransfers, KeepsAPutThatStallsAsLongAsItIsAskedTo) {
+  ServedTransfers patient(published_, kMost, 5min);
+  const auto kept = take(patient.find_or_create_put(put(1)));
+  EXPECT_FALSE(patient.end_stalled(now_).any_revoked);
+  EXPECT_FALSE(patient.end_stalled(now_ + 299s).any_revoked);
+  EXPECT_TRUE(patient.end_stalled(now_ + 301s).any_revoked);
+  EXPECT_EQ(kept->status.what(),
+            "no byte of it has come for 300 s: the region is not kept for it any longer");
+}
+
 /// A read of the peer's blocks nothing until the region is retracted.
 TEST_F(TcpServedTransfers, KeepsAGetThatStalls_UntilItsRegionIsRetracted) {
   const auto get = begin_get(1);

@@ -7,6 +7,7 @@
 namespace linkspan::nccl {
 namespace {
 
+constexpr Duration kGrace = std::chrono::seconds(1);  // for the transfer to tell its end itself
 constexpr std::size_t kShort = 128u << 10;  // bytes of a receive whose message is often small
 
 Status bad_memory(const char* call) {
@@ -65,6 +66,7 @@ Result<bool> SendComm::begin(Request& request) {
   small_ = small;
   if (!small) {
     request.transfer = *std::move(transfer);
+    request.limit = base::Deadline::in(link_->timeout() + kGrace);
     return true;
   }
   request.done = true;  // the notification has it
@@ -102,6 +104,10 @@ Result<bool> SendComm::test(Request& request) {
     request.done = failure_.ok();
     if (request.done) return true;
   }
+  if (failure_.ok() && request.limit && request.limit->passed())
+    failure_ = Status(Code::timed_out, Scope::peer,
+                      "the process of the receiver has not answered for as long as "
+                      "LINKSPAN_NCCL_MESSAGE_TIMEOUT allows");
   if (failure_.ok()) failure_ = link_->alive();
   return failure_.ok() ? Result<bool>(false) : failure_;
 }

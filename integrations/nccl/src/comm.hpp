@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "integrations/nccl/src/link.hpp"
 
 namespace linkspan::nccl {
@@ -52,6 +53,8 @@ struct Request {
   std::uint64_t bytes = 0;  ///< Of a receive its room; at its end what has come.
   const Memory* memory = nullptr;
   std::optional<Transfer> transfer{};  ///< Of a send that is on its way.
+  std::optional<base::Deadline>
+      limit{};  ///< Of `transfer`: a peer that is stopped keeps it longer.
   bool done = false;
 };
 

@@ -31,6 +31,7 @@ class Link {
   Link& operator=(const Link&) = delete;
 
   std::uint64_t peer() const noexcept { return peer_.id(); }  ///< 0: not connected.
+  Duration timeout() const noexcept { return timeout_; }      ///< Of a message.
   /// Goes on connecting. Returns whether it is connected.
   Result<bool> connected();
   /// Returns an error once the process there is gone. Requires connected().

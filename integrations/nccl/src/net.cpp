@@ -19,15 +19,15 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-Result<Duration> seconds_of(const char* name, Duration otherwise) {
+Result<std::chrono::seconds> seconds_of(const char* name, std::chrono::seconds otherwise) {
   const std::string text = variable(name);
   if (text.empty()) return otherwise;
   unsigned seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || seconds == 0 || seconds > 86400)
+  if (error != std::errc() || end != text.data() + text.size() || seconds < 2 || seconds > 86400)
     return Status(Code::invalid_argument, Scope::process,
-                  std::string(name) + "=\"" + text + "\": whole seconds, 1 to 86400");
-  return Duration(std::chrono::seconds(seconds));
+                  std::string(name) + "=\"" + text + "\": whole seconds, 2 to 86400");
+  return std::chrono::seconds(seconds);
 }
 
 /// Returns what NCCL has in the place of a request: the comm's number and its place there. Null of
@@ -51,6 +51,8 @@ Result<std::unique_ptr<Net>> Net::open(Log log) {
   if (!interfaces.ok()) return interfaces.status();
   const auto timeout = seconds_of("LINKSPAN_NCCL_MESSAGE_TIMEOUT", 300s);
   if (!timeout.ok()) return timeout.status();
+  const auto peer_timeout = seconds_of("LINKSPAN_NCCL_PEER_TIMEOUT", 30s);
+  if (!peer_timeout.ok()) return peer_timeout.status();
   EngineOptions options;
   options.use_gpu = false;  // NCCL's kernels write host memory
   options.log = std::move(log);
@@ -58,6 +60,8 @@ Result<std::unique_ptr<Net>> Net::open(Log log) {
   if (variable("LINKSPAN_SECRET").empty() && variable("LINKSPAN_SECRET_FILE").empty() &&
       variable("LINKSPAN_SECURITY").empty())
     options.security = Security::insecure;
+  options.transport["tcp.peer_timeout"] = std::to_string(peer_timeout->count());
+  options.transport["tcp.stall_timeout"] = std::to_string(timeout->count());
   if (interfaces->size() > 1) {
     std::string names;
     for (const Interface& each : *interfaces) names += (names.empty() ? "" : ",") + each.name;

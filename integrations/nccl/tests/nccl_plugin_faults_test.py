@@ -1,4 +1,5 @@
-"""Two processes with the plugin: killed, stopped, and slow ones. LINKSPAN_NCCL_PLUGIN names it."""
+"""Two processes with the plugin: killed, stopped and slow ones, and hosts whose cable is cut, loses
+packets or is slow. LINKSPAN_NCCL_PLUGIN names it."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import base64
 import os
 import pathlib
 import pickle
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +24,8 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from child_process import ChildProcess  # noqa: E402
 
 BIG = 48 << 20  # more than sockets buffer
+LARGE = 8 << 20
+ADDRESSES = {"near": "10.9.7.1", "far": "10.9.7.2"}
 
 
 class Failed(Exception):
@@ -30,8 +35,11 @@ class Failed(Exception):
 class Rank(ChildProcess):
     """A rank_process.py; ask() calls a method there."""
 
-    def __init__(self) -> None:
-        super().__init__(FOLDER / "rank_process.py", str(PLUGIN), path=(), NCCL_SOCKET_IFNAME="lo")
+    def __init__(self, interface: str = "lo", by: Sequence[str] = (), **more: str) -> None:
+        super().__init__(
+            FOLDER / "rank_process.py", str(PLUGIN),
+            path=(), by=by, NCCL_SOCKET_IFNAME=interface, **more,
+        )  # fmt: skip
         assert self.read_line() == b"ready"
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -43,10 +51,10 @@ class Rank(ChildProcess):
 
 
 class Pair:
-    """A sender and a receiver that are connected, each with memory of `size` bytes."""
+    """A sender and a receiver that know each other's memory of `size` bytes."""
 
-    def __init__(self, size: int) -> None:
-        self.sender, self.receiver = Rank(), Rank()
+    def __init__(self, size: int, sender: Rank, receiver: Rank) -> None:
+        self.sender, self.receiver = sender, receiver
         handle = self.receiver.ask("listen")
         connected = accepted = False
         while not (connected and accepted):
@@ -54,6 +62,16 @@ class Pair:
             accepted = accepted or self.receiver.ask("accept")
         self.sender.ask("register", size, 1)
         self.receiver.ask("register", size, 2)
+        self.move(8000)
+
+    def move(self, size: int) -> None:
+        self.receiver.ask("receive", size)
+        self.sender.ask("send", size)
+        left, until = [self.sender, self.receiver], time.monotonic() + 20
+        while left:  # a rank goes on in its calls, as NCCL makes them
+            left = [rank for rank in left if rank.ask("test", 0.01)[0] != size]
+            assert time.monotonic() < until, f"{size} bytes do not come"
+        assert self.receiver.ask("differs", 1, size) is None
 
     def end(self) -> None:
         self.sender.end()
@@ -62,17 +80,79 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    made = Pair(BIG)
+    made = Pair(BIG, Rank(), Rank())
     yield made
     made.end()
 
 
+@pytest.fixture
+def hasty_pair() -> Iterator[Pair]:
+    """Loses a host after 2 s, and a process that takes no message after 6."""
+    limits = {"LINKSPAN_NCCL_PEER_TIMEOUT": "2", "LINKSPAN_NCCL_MESSAGE_TIMEOUT": "6"}
+    made = Pair(BIG, Rank(**limits), Rank(**limits))
+    yield made
+    made.end()
+
+
+class TwoHosts:
+    """Two network namespaces, and the devices "cable" that join them."""
+
+    def __init__(self) -> None:
+        self.holders = {
+            name: subprocess.Popen(["unshare", "--net", "sleep", "600"]) for name in ADDRESSES
+        }
+        own = os.stat("/proc/self/ns/net").st_ino
+        for holder in self.holders.values():
+            while os.stat(f"/proc/{holder.pid}/ns/net").st_ino == own:
+                assert holder.poll() is None, "no network namespace"
+        far = self.holders["far"].pid
+        self.run("near", f"ip link add cable type veth peer name cable netns {far}")
+        for name, address in ADDRESSES.items():
+            self.run(name, f"ip address add {address}/24 dev cable")
+            self.run(name, "ip link set lo up")
+            self.run(name, "ip link set cable up gso_max_segs 1 mtu 1500")
+
+    def by(self, host: str) -> list[str]:
+        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
+
+    def run(self, host: str, command: str) -> None:
+        subprocess.run([*self.by(host), "sh", "-ec", command], check=True, timeout=20)
+
+    def end(self) -> None:
+        for holder in self.holders.values():
+            holder.kill()
+            holder.wait(20)
+
+
+def may_make_namespaces() -> bool:
+    probe = ["unshare", "--net", "sh", "-c", "command -v ip && command -v nft && command -v nsenter"]
+    return subprocess.run(probe, capture_output=True, check=False, timeout=20).returncode == 0
+
+
+@pytest.fixture
+def pair_of_hosts() -> Iterator[Callable[..., tuple[TwoHosts, Pair]]]:
+    """Gives a function that makes two hosts, runs commands on them and lets a rank of each meet."""
+    if not may_make_namespaces():
+        pytest.skip("needs root, `ip`, `nft` and `nsenter`: it makes two network namespaces")
+    made: list[Any] = []
+
+    def make(*commands: str, **more: str) -> tuple[TwoHosts, Pair]:
+        hosts = TwoHosts()
+        made.append(hosts)
+        for command in commands:
+            for host in ADDRESSES:
+                hosts.run(host, command)
+        sender, receiver = (Rank("cable", hosts.by(host), **more) for host in ADDRESSES)
+        made.insert(0, Pair(LARGE, sender, receiver))
+        return hosts, made[0]
+
+    yield make
+    for each in made:
+        each.end()
+
+
 def test_a_message(pair: Pair) -> None:
-    pair.receiver.ask("receive", BIG)
-    pair.sender.ask("send", BIG - 7)
-    assert pair.sender.ask("test", 20)[0] is not None
-    assert pair.receiver.ask("test", 20)[0] == BIG - 7
-    assert pair.receiver.ask("differs", 1, BIG - 7) is None
+    pair.move(BIG - 7)
     assert pair.receiver.ask("differs", 2, BIG) == 0
 
 
@@ -94,6 +174,16 @@ def test_a_killed_sender(pair: Pair) -> None:
         pair.receiver.ask("test", 10)
 
 
+@pytest.mark.parametrize("size", [BIG, 64 << 10])  # the second one fits into the sockets
+def test_a_stopped_receiver_ends_the_message_at_its_limit(hasty_pair: Pair, size: int) -> None:
+    hasty_pair.receiver.ask("receive", size)
+    hasty_pair.receiver.stop()
+    hasty_pair.sender.ask("send", size)
+    assert hasty_pair.sender.ask("test", 4)[0] is None, "its host answers"
+    with pytest.raises(Failed, match="test answered 6: .*(timed_out|disconnected)"):
+        hasty_pair.sender.ask("test", 10)
+
+
 def test_a_stopped_receiver_goes_on(pair: Pair) -> None:
     pair.receiver.ask("receive", BIG)
     pair.receiver.stop()
@@ -111,3 +201,42 @@ def test_a_message_waits_for_its_receive(pair: Pair) -> None:
     pair.receiver.ask("receive", BIG)
     assert pair.sender.ask("test", 20)[0] is not None
     assert pair.receiver.ask("differs", 1, BIG) is None
+
+
+LOSSY = """nft 'table inet cable { chain in { type filter hook input priority 0;
+    iifname "cable" numgen random mod 100 == 0 counter drop; }; }'"""
+SLOW = "tc qdisc add dev cable root tbf rate 200mbit burst 64kb latency 50ms"
+CUT = """nft 'table inet cut { chain in { type filter hook input priority -1;
+    iifname "cable" drop; }; }'"""
+
+
+@pytest.mark.parametrize("command", [LOSSY, SLOW])
+def test_a_bad_cable_brings_every_message(pair_of_hosts: Any, command: str) -> None:
+    _, pair = pair_of_hosts(command, LINKSPAN_NCCL_PEER_TIMEOUT="2")
+    for size in (LARGE, 1, 4097, LARGE - 3):
+        pair.move(size)
+
+
+def test_a_cut_cable_is_an_error_on_both_sides(pair_of_hosts: Any) -> None:
+    hosts, pair = pair_of_hosts(LINKSPAN_NCCL_PEER_TIMEOUT="3")
+    pair.receiver.ask("receive", LARGE)
+    hosts.run("far", CUT)
+    hosts.run("near", CUT)
+    begin = time.monotonic()
+    pair.sender.ask("send", LARGE)
+    for rank in (pair.sender, pair.receiver):
+        with pytest.raises(Failed, match="test answered 6: "):
+            rank.ask("test", 20)
+    assert 2 < time.monotonic() - begin < 10
+
+
+def test_a_cut_of_a_second_loses_nothing(pair_of_hosts: Any) -> None:
+    hosts, pair = pair_of_hosts(LINKSPAN_NCCL_PEER_TIMEOUT="30")
+    pair.receiver.ask("receive", LARGE)
+    hosts.run("far", CUT)
+    pair.sender.ask("send", LARGE)
+    assert pair.sender.ask("test", 1)[0] is None
+    hosts.run("far", "nft delete table inet cut")
+    assert pair.sender.ask("test", 20)[0] is not None
+    assert pair.receiver.ask("test", 20)[0] == LARGE
+    assert pair.receiver.ask("differs", 1, LARGE) is None

@@ -48,6 +48,7 @@ struct ConnectionGroupOptions {
   std::uint64_t chunk = kMaxChunk;       ///< Data bytes of a frame, at most.
   std::size_t inflight =
       64;  ///< Batches of the peer's at once in each direction; a peer that exceeds it is dropped.
+  Duration max_stall{0};  ///< As ServedTransfers takes it.
   /// Connections that this side has requested, and may request. 0 if the other side makes them.
   unsigned connections = 0, max_connections = 0;
 };
@@ -56,7 +57,7 @@ class ConnectionGroup {
  public:
   explicit ConnectionGroup(const ConnectionGroupOptions& options)
       : options_(options),
-        served_(*options.published, options.inflight),
+        served_(*options.published, options.inflight, options.max_stall),
         count_(options.connections, options.max_connections),
         may_grow_(count_.may_grow()) {}
   ConnectionGroup(const ConnectionGroup&) = delete;

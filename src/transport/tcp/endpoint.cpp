@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "net/tcp_socket.hpp"
 #include "transport/tcp/data_connection.hpp"
 
 namespace linkspan::transport::tcp {
@@ -30,6 +31,7 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const TcpTransportAddress& pee
                                  .incarnation = transport.options().incarnation,
                                  .chunk = std::min<std::uint64_t>(peer.chunk, kMaxChunk),
                                  .inflight = transport.capabilities().max_inflight,
+                                 .max_stall = transport.options().max_stall,
                                  .connections = channel.connects() ? first_connections() : 0,
                                  .max_connections = channel.connects() ? max_connections() : 0})),
       connector_(channel, *group_, first_connections(), deadline, *transport.options().clock),
@@ -198,6 +200,7 @@ Status TcpEndpoint::on_data_connection(Result<base::AuthenticatedSocket> socket)
   if (socket->tls != nullptr) tls_ = socket->tls->name();
   auto thread = transport_.threads().next();
   if (!thread.ok()) return thread.status();
+  net::set_user_timeout(socket->socket, transport_.options().max_stall);
   // Shared with its thread and the group.
   auto connection = std::make_shared<DataConnection>(
       group_, *std::move(socket),

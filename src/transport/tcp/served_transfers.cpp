@@ -98,17 +98,19 @@ void ServedTransfers::clear() {
   answers_.clear();
 }
 
-/// Returns OK while the transfer may go on. `bounded`: kMaxStall applies although the region was
+/// Returns OK while the transfer may go on. `bounded`: max_stall_ applies although the region was
 /// not retracted.
 Status ServedTransfers::stall_status(PeersProgress& progress, const WireRegion& memory,
-                                     bool bounded, base::Time now) {
+                                     bool bounded, base::Time now) const {
   const std::uint64_t bytes = progress.bytes;
   if (progress.since == base::Time{} || bytes != progress.seen) progress.since = now;
   progress.seen = bytes;
   const Duration still = now - progress.since;
-  if (bounded && still > kMaxStall)
+  if (bounded && still > max_stall_)
     return {Code::timed_out, Scope::request,
-            "no byte of it has come for 60 s: the region is not kept for it any longer"};
+            "no byte of it has come for " +
+                std::to_string(std::chrono::ceil<std::chrono::seconds>(max_stall_).count()) +
+                " s: the region is not kept for it any longer"};
   if (!memory.retracted) return {};
   if (!progress.retracted_since) progress.retracted_since = now;
   progress.late = still > kMaxStallRetracted || now - *progress.retracted_since > kMaxRetracted;

@@ -7,6 +7,7 @@
 // Invariants: a transfer uses its region until it has ended, was refused or was revoked.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -20,15 +21,16 @@ namespace linkspan::transport::tcp {
 
 class ServedTransfers {
  public:
-  /// Bound a peer's transfers: time without progress of a put, the same on a retracted region, and
-  /// the total time after the retraction.
+  /// Bound a peer's transfers: time without progress of a put at least, the same on a retracted
+  /// region, and the total time after the retraction.
   static constexpr Duration kMaxStall = std::chrono::seconds(60),
                             kMaxStallRetracted = std::chrono::seconds(10),
                             kMaxRetracted = std::chrono::seconds(30);
 
-  /// `published` outlives it. `most`: transfers at once in each direction.
-  ServedTransfers(WireRegionTable& published, std::size_t most)
-      : published_(published), most_(most) {}
+  /// `published` outlives it. `most`: transfers at once in each direction. `max_stall`: time
+  /// without progress of a put.
+  ServedTransfers(WireRegionTable& published, std::size_t most, Duration max_stall = kMaxStall)
+      : published_(published), most_(most), max_stall_(std::max(max_stall, kMaxStall)) {}
 
   bool empty() const noexcept { return puts_.empty() && answers_.empty(); }
   void clear();
@@ -55,11 +57,12 @@ class ServedTransfers {
   std::vector<Served> list(base::Time now) const;
 
  private:
-  static Status stall_status(PeersProgress& progress, const WireRegion& memory, bool bounded,
-                             base::Time now);
+  Status stall_status(PeersProgress& progress, const WireRegion& memory, bool bounded,
+                      base::Time now) const;
 
   WireRegionTable& published_;
   const std::size_t most_;
+  const Duration max_stall_;
   Batches<Incoming> puts_;
   Batches<Outgoing> answers_;  // until they are sent
 };

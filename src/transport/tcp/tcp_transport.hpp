@@ -28,6 +28,9 @@ struct TcpOptions {
   unsigned first = 2;
   std::optional<unsigned> copy_ctas{};  ///< As in the local transport.
   bool tls = false;                     ///< Data connections use TLS.
+  /// Time without progress after which a data connection ends that has bytes for the peer, and a
+  /// put of the peer's; the latter is at least ServedTransfers::kMaxStall.
+  Duration max_stall = std::chrono::seconds(10);
   /// Clock of an Endpoint's bounds; outlives the transport.
   const base::Clock* clock = &base::Clock::steady();
 };
