@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
 import subprocess
@@ -19,9 +20,9 @@ def doctor() -> int:
 
 
 def main() -> None:
-    """`linkspan ...` and `python -m linkspan ...`: becomes the tool. `linkspan nixl` is Python's."""
-    if sys.argv[1:2] == ["nixl"]:
-        from . import nixl
-
-        sys.exit(nixl.main(sys.argv[2:]))
+    """`linkspan ...` and `python -m linkspan ...`: becomes the tool. `linkspan nixl` and
+    `linkspan nccl` are Python's."""
+    if sys.argv[1:2] in (["nixl"], ["nccl"]):
+        command = importlib.import_module(f".{sys.argv[1]}", __package__)
+        sys.exit(command.main(sys.argv[2:]))
     os.execv(_TOOL, ["linkspan", *sys.argv[1:]])

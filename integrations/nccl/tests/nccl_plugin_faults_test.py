@@ -38,7 +38,7 @@ class Rank(ChildProcess):
     def __init__(self, interface: str = "lo", by: Sequence[str] = (), **more: str) -> None:
         super().__init__(
             FOLDER / "rank_process.py", str(PLUGIN),
-            path=(), by=by, NCCL_SOCKET_IFNAME=interface, **more,
+            path=[os.environ["PYTHONPATH"]], by=by, NCCL_SOCKET_IFNAME=interface, **more,
         )  # fmt: skip
         assert self.read_line() == b"ready"
 

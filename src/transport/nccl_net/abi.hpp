@@ -3,7 +3,10 @@
 //
 // A plugin exports a table of functions as the data symbol ncclNetPlugin_vN. The order of fields
 // and arguments is the ABI. Sizes are asserted below, offsets in tests/unit/nccl_net_abi_test.cpp.
-// docs/tcpx.md lists what changed between versions.
+// New were: in 6 (NCCL 2.13) DMA-BUFs; in 7 (2.19) device handles and irecvConsumed, for TCPX; in 8
+// (2.20) 64-bit sizes of registrations; in 9 (2.24) those of messages, their maximum, virtual
+// devices; in 10 (2.26) connect()'s configuration, hints, a profiler; in 11 (2.28) contexts,
+// finalize; in 12 (2.30) eight devices of a virtual one, rails.
 // Threads: declarations only.
 #pragma once
 
