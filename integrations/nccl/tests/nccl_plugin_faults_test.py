@@ -7,6 +7,7 @@ import base64
 import os
 import pathlib
 import pickle
+import random
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from child_process import ChildProcess  # noqa: E402
 
 BIG = 48 << 20  # more than sockets buffer
 LARGE = 8 << 20
+SOAK_S = 600 if os.environ.get("LINKSPAN_LONG") else 3
 ADDRESSES = {"near": "10.9.7.1", "far": "10.9.7.2"}
 
 
@@ -201,6 +203,27 @@ def test_a_message_waits_for_its_receive(pair: Pair) -> None:
     pair.receiver.ask("receive", BIG)
     assert pair.sender.ask("test", 20)[0] is not None
     assert pair.receiver.ask("differs", 1, BIG) is None
+
+
+def held_by(rank: Rank) -> tuple[int, int]:
+    """Returns its file descriptors and the KiB of its memory."""
+    of = pathlib.Path(f"/proc/{rank.process.pid}")
+    resident = next(line for line in of.joinpath("status").open() if line.startswith("VmRSS"))
+    return len(list(of.joinpath("fd").iterdir())), int(resident.split()[1])
+
+
+def test_long_use_keeps_nothing(pair: Pair) -> None:
+    chosen, ranks = random.Random(1), (pair.sender, pair.receiver)
+    for _ in range(50):  # what grows at first
+        pair.move(chosen.randrange(1 << 20))
+    before, messages = [held_by(rank) for rank in ranks], 0
+    until = time.monotonic() + SOAK_S
+    while time.monotonic() < until:
+        pair.move(chosen.choice([0, 1, 4048, 4049, chosen.randrange(1 << 20)]))
+        messages += 1
+    for rank, (files, kib) in zip(ranks, before, strict=True):
+        after = held_by(rank)
+        assert after[0] == files and after[1] < kib + 8192, (messages, before, after)
 
 
 LOSSY = """nft 'table inet cable { chain in { type filter hook input priority 0;
