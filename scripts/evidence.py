@@ -94,6 +94,12 @@ TOPICS = {
         "suites": [],
         "sources": [*ENGINE, "integrations/nccl", "bench/nccl"],
     },
+    "many_gpus": {
+        "what": "all GPUs of a host at once, beside the driver's own copies in one process",
+        "rows": ["many_gpus"],
+        "suites": [],
+        "sources": [*ENGINE, "python/core", "python/linkspan", "bench/many_gpus"],
+    },
     "nvlink_transfer": {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],

@@ -98,6 +98,7 @@ python_steps() {
   step seed_001 300 "$pack/tests/seed_commands.sh" gpu --shim "$pack/libdriver_shim.so" \
     --python "$PYTHONPATH" --only 001
   step python_bench 120 python3 "$pack/bench/python_overhead.py" --json "$out/python.json"
+  step many_gpus 300 python3 "$pack/bench/many_gpus/run.py" --json "$out/many_gpus.json"
   # Others' libraries, in the parts of `bench/peers/run.py --fetch`. Without them their rows are absent.
   local peers=${LINKSPAN_PEERS:-$pack/peers} wheels_of_peers=()
   [[ ! -d $peers ]] || wheels_of_peers=(--wheels "$peers")
