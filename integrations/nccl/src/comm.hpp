@@ -52,9 +52,8 @@ struct Request {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;  ///< Of a receive its room; at its end what has come.
   const Memory* memory = nullptr;
-  std::optional<Transfer> transfer{};  ///< Of a send that is on its way.
-  std::optional<base::Deadline>
-      limit{};  ///< Of `transfer`: a peer that is stopped keeps it longer.
+  std::optional<Transfer> transfer{};     ///< Of a send that is on its way.
+  std::optional<base::Deadline> limit{};  ///< Of `transfer`, which a stopped peer keeps.
   bool done = false;
 };
 

@@ -21,9 +21,7 @@ constexpr base::OptionInfo kOptions[] = {
     {"tcp.peer_timeout", "LINKSPAN_TCP_PEER_TIMEOUT", "s, 2 to 86400", "10",
      "After which a remote peer is lost whose host answers no packet, as when a cable is cut."},
     {"tcp.stall_timeout", "LINKSPAN_TCP_STALL_TIMEOUT", "s, 2 to 86400", "that of tcp.peer_timeout",
-     "After which a remote peer is lost that takes none of the bytes for it, as when its process "
-     "is "
-     "stopped."},
+     "After which a remote peer is lost that takes no byte, as when its process is stopped."},
 };
 constexpr const base::OptionInfo& kConnections = kOptions[0];
 constexpr const base::OptionInfo& kInterfaces = kOptions[1];
