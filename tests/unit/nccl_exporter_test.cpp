@@ -21,7 +21,7 @@ TEST_P(NcclExporter, TellsWhatItIs) {
   EXPECT_EQ(device.max_receives, 1);
   EXPECT_EQ(device.device_type, abi::kDeviceHost);
   EXPECT_EQ(net_->properties(1, device), abi::kInvalidArgument);
-  EXPECT_TRUE(said("device 1: there is device 0")) << Lines::all().text();
+  EXPECT_TRUE(said("device 1: there are 1, from 0")) << Lines::all().text();
 }
 
 TEST_P(NcclExporter, MovesMessagesOfEverySize_InTheirOrder) {

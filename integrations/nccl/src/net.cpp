@@ -19,15 +19,19 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-Result<std::chrono::seconds> seconds_of(const char* name, std::chrono::seconds otherwise) {
+Result<int> number_of(const char* name, int min, int max, int otherwise) {
   const std::string text = variable(name);
   if (text.empty()) return otherwise;
-  unsigned seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || seconds < 2 || seconds > 86400)
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < min || number > max)
     return Status(Code::invalid_argument, Scope::process,
-                  std::string(name) + "=\"" + text + "\": whole seconds, 2 to 86400");
-  return std::chrono::seconds(seconds);
+                  std::string(name) + "=\"" + text + "\": set a whole number from " +
+                      std::to_string(min) + " to " + std::to_string(max));
+  return number;
+}
+Result<int> seconds_of(const char* name, int otherwise) {
+  return number_of(name, 2, 86400, otherwise);
 }
 
 /// Returns what NCCL has in the place of a request: the comm's number and its place there. Null of
@@ -49,10 +53,12 @@ Result<std::unique_ptr<Net>> Net::open(Log log) {
   auto interfaces =
       choose_interfaces(variable("NCCL_SOCKET_IFNAME"), variable("NCCL_SOCKET_FAMILY"));
   if (!interfaces.ok()) return interfaces.status();
-  const auto timeout = seconds_of("LINKSPAN_NCCL_MESSAGE_TIMEOUT", 300s);
+  const auto timeout = seconds_of("LINKSPAN_NCCL_MESSAGE_TIMEOUT", 300);
   if (!timeout.ok()) return timeout.status();
-  const auto peer_timeout = seconds_of("LINKSPAN_NCCL_PEER_TIMEOUT", 30s);
+  const auto peer_timeout = seconds_of("LINKSPAN_NCCL_PEER_TIMEOUT", 30);
   if (!peer_timeout.ok()) return peer_timeout.status();
+  const auto devices = number_of("LINKSPAN_NCCL_DEVICES", 1, kMaxDevices, 1);
+  if (!devices.ok()) return devices.status();
   EngineOptions options;
   options.use_gpu = false;  // NCCL's kernels write host memory
   options.log = std::move(log);
@@ -60,8 +66,8 @@ Result<std::unique_ptr<Net>> Net::open(Log log) {
   if (variable("LINKSPAN_SECRET").empty() && variable("LINKSPAN_SECRET_FILE").empty() &&
       variable("LINKSPAN_SECURITY").empty())
     options.security = Security::insecure;
-  options.transport["tcp.peer_timeout"] = std::to_string(peer_timeout->count());
-  options.transport["tcp.stall_timeout"] = std::to_string(timeout->count());
+  options.transport["tcp.peer_timeout"] = std::to_string(*peer_timeout);
+  options.transport["tcp.stall_timeout"] = std::to_string(*timeout);
   if (interfaces->size() > 1) {
     std::string names;
     for (const Interface& each : *interfaces) names += (names.empty() ? "" : ",") + each.name;
@@ -75,8 +81,10 @@ Result<std::unique_ptr<Net>> Net::open(Log log) {
   if (!receivers.ok()) return receivers.status();
   if (Status status = receivers->listen("tcp:" + interfaces->front().address + ":0"); !status.ok())
     return status;
-  std::unique_ptr<Net> net(
-      new Net(*std::move(interfaces), *timeout, *std::move(senders), *std::move(receivers)));
+  std::unique_ptr<Net> net(new Net({.interfaces = *std::move(interfaces),
+                                    .timeout = std::chrono::seconds(*timeout),
+                                    .devices = *devices},
+                                   *std::move(senders), *std::move(receivers)));
   auto here = net->senders_.register_memory(&net->mail_[0], sizeof net->mail_[0]);
   if (!here.ok()) return here.status();
   net->mailbox_ = *std::move(here);
@@ -109,7 +117,7 @@ std::shared_ptr<Link> Net::link_to(const std::string& address) {
   std::erase_if(links_, [](const auto& each) { return each.second.expired(); });
   std::shared_ptr<Link> link = links_[address].lock();
   if (link == nullptr)
-    links_[address] = link = std::make_shared<Link>(senders_, address, mailbox_, timeout_);
+    links_[address] = link = std::make_shared<Link>(senders_, address, mailbox_, facts_.timeout);
   return link;
 }
 

@@ -31,7 +31,13 @@ class Net {
   /// Opens the Engines. Errors as choose_interfaces(), Engine::open() and listen().
   static Result<std::unique_ptr<Net>> open(Log log);
 
-  const std::vector<Interface>& interfaces() const noexcept { return interfaces_; }
+  /// What does not change.
+  struct Facts {
+    std::vector<Interface> interfaces;
+    Duration timeout{};  ///< Of a message that is on its way.
+    int devices = 1;     ///< Shown to NCCL, which makes channels for each; all are the same.
+  };
+  const Facts& facts() const noexcept { return facts_; }
 
   // As NCCL calls them, but for the results. Null comms and requests: again later.
   Result<void*> listen(Handle& handle) LINKSPAN_EXCLUDES(mutex_);
@@ -55,6 +61,7 @@ class Net {
  private:
   static constexpr std::size_t kMaxHellos = 4096;  // that NCCL has not accepted yet
   static constexpr unsigned kTestsOfRound = 32;
+  static constexpr int kMaxDevices = 16;
 
   struct Round {
     const void* request = nullptr;  // for which notifications were taken; only compared
@@ -71,11 +78,8 @@ class Net {
     bool said = false;
   };
 
-  Net(std::vector<Interface> interfaces, Duration timeout, Engine senders, Engine receivers)
-      : interfaces_(std::move(interfaces)),
-        timeout_(timeout),
-        senders_(std::move(senders)),
-        receivers_(std::move(receivers)) {}
+  Net(Facts facts, Engine senders, Engine receivers)
+      : facts_(std::move(facts)), senders_(std::move(senders)), receivers_(std::move(receivers)) {}
 
   void take_notifications_of_round(const void* request) LINKSPAN_REQUIRES(mutex_);
   void take_notifications() LINKSPAN_REQUIRES(mutex_);
@@ -85,8 +89,7 @@ class Net {
   Comm* find(void* comm) LINKSPAN_REQUIRES(mutex_);
   Status end(Memory& memory, bool of_receiver) LINKSPAN_REQUIRES(mutex_);
 
-  const std::vector<Interface> interfaces_;
-  const Duration timeout_;  // of a message that is on its way
+  const Facts facts_;
   Engine senders_, receivers_;
   Region mailbox_, mailbox_here_;
   std::array<std::uint64_t, 2> mail_{};  // their bytes; what is in them does not matter

@@ -91,7 +91,7 @@ int init(abi::Logger log) {
     const auto net = open_net();
     if (!net.ok()) return refuse(net.status());
     std::string names;
-    for (const Interface& each : (*net)->interfaces())
+    for (const Interface& each : (*net)->facts().interfaces)
       names += " " + each.name + " " + each.address;
     say(abi::kInfo, "over" + names);
     return abi::kSuccess;
@@ -108,24 +108,33 @@ int init(void** context, std::uint64_t, abi::Config*, abi::Logger log, abi::Prof
 }
 
 int devices(int* count) {
-  *count = 1;
-  return abi::kSuccess;
+  *count = 0;
+  return call([&](const Net& net) {
+    *count = net.facts().devices;
+    return int{abi::kSuccess};
+  });
 }
+
+Status no_device(int device, const Net& net) {
+  return {Code::invalid_argument, Scope::request,
+          "device " + std::to_string(device) + ": there are " +
+              std::to_string(net.facts().devices) + ", from 0"};
+}
+bool is_device(int device, const Net& net) { return device >= 0 && device < net.facts().devices; }
 
 template <class Properties>
 int get_properties(int device, Properties* properties) {
   return call([&](Net& net) {
-    if (device != 0 || properties == nullptr)
-      return refuse({Code::invalid_argument, Scope::request,
-                     "device " + std::to_string(device) + ": there is device 0"});
-    static std::string& name = *new std::string(net.interfaces().front().name);
-    static std::string& pci_path = *new std::string(pci_path_of(net.interfaces().front()));
+    if (!is_device(device, net) || properties == nullptr) return refuse(no_device(device, net));
+    const std::vector<Interface>& interfaces = net.facts().interfaces;
+    static std::string& name = *new std::string(interfaces.front().name);
+    static std::string& pci_path = *new std::string(pci_path_of(interfaces.front()));
     *properties = {};
     properties->name = name.data();
     properties->pci_path = pci_path.empty() ? nullptr : pci_path.data();
-    properties->guid = 1;
+    properties->guid = static_cast<std::uint64_t>(device) + 1;
     properties->pointer_support = abi::kHost;
-    properties->speed = speed_of(net.interfaces());
+    properties->speed = speed_of(interfaces) / net.facts().devices;
     properties->max_comms = kMaxComms;
     properties->max_receives = 1;
     if constexpr (requires { properties->registration_is_global; })
@@ -144,7 +153,7 @@ int get_properties(int device, Properties* properties) {
 
 int listen(int device, void* handle, void** comm) {
   return call([&](Net& net) {
-    if (device != 0) return refuse({Code::invalid_argument, Scope::request, "listen of no device"});
+    if (!is_device(device, net)) return refuse(no_device(device, net));
     Handle made;
     const int result = give(net.listen(made), comm);
     std::memcpy(handle, &made, sizeof made);

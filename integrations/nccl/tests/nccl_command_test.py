@@ -39,6 +39,15 @@ def test_it_says_what_is_wrong() -> None:
     assert ran.returncode == 1 and '"nowhere0" names no interface' in ran.stderr
 
 
+def test_it_shows_as_many_devices_as_it_is_told() -> None:
+    program = "import linkspan.nccl._rank as r, sys; print(r.Rank(sys.argv[1]).devices())"
+    for devices, said in (("1", "1\n"), ("4", "4\n")):
+        ran = run("-c", program, PLUGIN, NCCL_SOCKET_IFNAME="lo", LINKSPAN_NCCL_DEVICES=devices)
+        assert ran.stdout == said, ran.stderr
+    ran = run("-c", program, PLUGIN, NCCL_SOCKET_IFNAME="lo", LINKSPAN_NCCL_DEVICES="17")
+    assert 'LINKSPAN_NCCL_DEVICES="17": set a whole number from 1 to 16' in ran.stderr
+
+
 def test_the_wheel_puts_it_beside_nccl(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "linkspan-0.1.0-cp312-abi3-manylinux_2_36_x86_64.whl"
     ran = run(FOLDER / "wheel/make_wheel.py", source, PLUGIN, tmp_path)

@@ -56,6 +56,11 @@ class Rank:
         if result != 0:
             raise RuntimeError(f"{name} answered {result}: {self.said}")
 
+    def devices(self) -> int:
+        count = ctypes.c_int()
+        self._call("devices", ctypes.byref(count))
+        return count.value
+
     def listen(self) -> bytes:
         handle = ctypes.create_string_buffer(HANDLE_BYTES)
         self._call("listen", self._context, 0, handle, ctypes.byref(self._listener))
