@@ -195,6 +195,7 @@ void ReceiveComm::end(Request& request, std::span<const std::byte> message) {
 }
 
 void ReceiveComm::take(const Frame& frame, std::span<const std::byte> rest) {
+  if (!failure_.ok()) return;  // the memory may be freed
   if (frame.kind == FrameKind::want) {
     wanted_ = std::max(wanted_, frame.number + 1);
     return;

@@ -79,6 +79,11 @@ class Comm {
   /// Takes what the peer's comm said.
   virtual void take(const Frame& frame, std::span<const std::byte> rest) = 0;
 
+  /// Ends the comm, as fail() does.
+  void abandon(Status why) {
+    if (failure_.ok()) failure_ = std::move(why);
+  }
+
   /// Returns whether a request has it that has not ended.
   bool uses(const Memory& memory) const noexcept {
     return std::ranges::any_of(
@@ -94,9 +99,7 @@ class Comm {
     return place.comm == nullptr ? &place : nullptr;
   }
   /// Ends the comm: every later test answers this.
-  void fail(std::string what) {
-    if (failure_.ok()) failure_ = {Code::corrupt, Scope::peer, std::move(what)};
-  }
+  void fail(std::string what) { abandon({Code::corrupt, Scope::peer, std::move(what)}); }
 
   const std::uint64_t id_;
   std::array<Request, kRequests> requests_;

@@ -230,9 +230,9 @@ Status Net::deregister(void* comm, void* memory) {
   if (of == nullptr) return unknown("deregMr of a comm");
   const auto found = of->memories.find(static_cast<Memory*>(memory));
   if (found == of->memories.end()) return unknown("deregMr of memory");
-  if (of->uses(*found->second))
-    return Status(Code::invalid_argument, Scope::request,
-                  "deregMr of memory of a message that NCCL has not tested to its end");
+  if (of->uses(*found->second))  // as NCCL does when it aborts
+    of->abandon({Code::invalid_argument, Scope::request,
+                 "deregMr of memory of a message that NCCL has not tested to its end"});
   Status status = end(*found->second, of->receives());
   if (status.ok()) of->memories.erase(found);
   return status;

@@ -43,6 +43,7 @@ class Rank(ChildProcess):
             path=[os.environ["PYTHONPATH"]], by=by, NCCL_SOCKET_IFNAME=interface, **more,
         )  # fmt: skip
         assert self.read_line() == b"ready"
+        self.handle = b""
 
     def ask(self, method: str, *arguments: Any) -> Any:
         self.write_line(base64.b64encode(pickle.dumps((method, arguments))))
@@ -57,7 +58,8 @@ class Pair:
 
     def __init__(self, size: int, sender: Rank, receiver: Rank) -> None:
         self.sender, self.receiver = sender, receiver
-        handle = self.receiver.ask("listen")
+        handle = receiver.handle or receiver.ask("listen")
+        receiver.handle = handle
         connected = accepted = False
         while not (connected and accepted):
             connected = connected or self.sender.ask("connect", handle)
@@ -224,6 +226,20 @@ def test_long_use_keeps_nothing(pair: Pair) -> None:
     for rank, (files, kib) in zip(ranks, before, strict=True):
         after = held_by(rank)
         assert after[0] == files and after[1] < kib + 8192, (messages, before, after)
+
+
+def test_killed_senders_leave_nothing() -> None:
+    receiver, held = Rank(), []
+    for _ in range(5):
+        pair = Pair(1 << 20, Rank(), receiver)
+        receiver.ask("receive", 1 << 20)
+        pair.sender.end()
+        with pytest.raises(Failed, match="gone"):
+            receiver.ask("test", 10)
+        receiver.ask("close", True)
+        held.append(held_by(receiver)[0])
+    assert held[-1] <= held[1], held
+    receiver.end()
 
 
 LOSSY = """nft 'table inet cable { chain in { type filter hook input priority 0;

@@ -105,6 +105,12 @@ class Rank:
             time.sleep(0.0005)
         return (size.value if done.value else None), time.monotonic() - begin
 
+    def close(self, receives: bool) -> None:
+        """Ends the comm and its registration, after which there may be another one."""
+        self._call("dereg_mr", self._comm, self._mhandle)
+        self._call("close_receive" if receives else "close_send", self._comm)
+        self._comm, self._handle = ctypes.c_void_p(), None
+
     def differs(self, seed: int, size: int) -> int | None:
         """Returns the first of `size` bytes that is not the pattern's."""
         have, want = self._memory.raw[:size], pattern(size, seed)
