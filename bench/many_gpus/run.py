@@ -22,10 +22,11 @@ import time
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "support"))
+sys.path[:0] = [str(HERE.parents[1] / "tests" / "support"), str(HERE.parent)]
 
+from child import Absent  # noqa: E402
 from cuda_memory import Driver  # noqa: E402
-from process import Failed, Process  # noqa: E402
+from ranks import child_of  # noqa: E402
 
 LEAD_S = 0.02  # from the order to the begin of all
 MIB = 1 << 20
@@ -37,13 +38,13 @@ class Bench:
         self.count, self.slot, self.turns, self.relays = count, slot, turns, relays
         self.rows: list[dict[str, Any]] = []
         self.seed = 0
-        self.bare = Process("bare", count)
-        self.ranks = [Process(str(i), count) for i in range(count)]
+        self.bare = child_of("bare", count)
+        self.ranks = [child_of(str(i), count) for i in range(count)]
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         for rank in self.ranks:
             rank.order(method, *arguments)
-        return [rank.answer() for rank in self.ranks]
+        return [rank.answer(method) for rank in self.ranks]
 
     def start(self) -> None:
         self.bare.ask("set_up", self.slot)
@@ -72,16 +73,16 @@ class Bench:
             begin = time.monotonic() + LEAD_S
             for source, all_of in targets.items():
                 self.ranks[source].order(method, begin, all_of, size)
-            ran = [self.ranks[source].answer() for source in targets]
+            ran = [self.ranks[source].answer(method) for source in targets]
             if turn > 0:  # the first one maps and warms up
                 times.append(max(end for _, end in ran) - min(at for at, _ in ran))
                 ceilings.append(ceiling)
         writers = [[s for s, all_of in targets.items() if i in all_of] for i in range(self.count)]
         for rank, of in zip(self.ranks, writers, strict=True):
             rank.order("wrong", self.seed, of, size)
-        wrong = [rank.answer() for rank in self.ranks]
+        wrong = [rank.answer("wrong") for rank in self.ranks]
         if any(wrong):
-            raise Failed(f"{name}: wrong bytes by rank: {wrong}")
+            raise Absent(f"{name}: wrong bytes by rank: {wrong}")
         source, target = pairs[0]
         self.tell(name, len(pairs) * size, times, ceilings, BARE_HOW,
                   self.ranks[source].ask("path", target, size))  # fmt: skip
@@ -114,7 +115,7 @@ class Bench:
                 times.append(end - at)
                 ceilings.append(ceiling)
         if wrong := last.ask("wrong", self.seed, [0], size):
-            raise Failed(f"host to a GPU by {relays} relays: {wrong} wrong bytes")
+            raise Absent(f"host to a GPU by {relays} relays: {wrong} wrong bytes")
         first.ask("give_back")
         self.tell(f"host_to_gpu.relays{relays}", size, times, ceilings,
                   "cuMemcpyAsync over the GPU's own link", f"{relays} relays")  # fmt: skip
@@ -135,7 +136,7 @@ class Bench:
 
     def end(self) -> None:
         for each in (*self.ranks, self.bare):
-            each.end()
+            each.end(well=True)
 
 
 def main() -> int:
@@ -158,7 +159,7 @@ def main() -> int:
     bench = Bench(count, slot, 1 if options.quick else options.turns, 4)
     try:
         bench.run()
-    except Failed as error:
+    except Absent as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
     finally:

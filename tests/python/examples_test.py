@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,17 +12,10 @@ from typing import Sequence
 
 import pytest
 from conftest import REPOSITORY
+from two_hosts import ADDRESSES, TwoHosts, may_make_namespaces
 
 EXAMPLES = REPOSITORY / "examples"
 LIMIT = 120  # seconds; the machine may be busy, and a sanitizer slow
-# Runs a program beside the network namespace `far`. All of it ends with the processes in it.
-TWO_HOSTS = """
-mkdir -p /run/netns; mount -t tmpfs none /run/netns
-ip netns add far; ip link add near type veth peer name near netns far
-ip address add 10.9.8.1/24 dev near; ip link set near up
-ip -netns far address add 10.9.8.2/24 dev near; ip -netns far link set near up
-exec "$@"
-"""
 
 
 def run_example(name: str, *options: str, before: Sequence[str] = ()) -> str:
@@ -54,14 +46,6 @@ def test_example(name: str) -> None:
     run_example(name)
 
 
-def may_make_namespaces() -> bool:
-    """Returns whether this process may make network namespaces, and connect them by `ip`."""
-    if shutil.which("ip") is None or shutil.which("unshare") is None:
-        return False
-    probe = ["unshare", "--net", "--mount", "true"]
-    return subprocess.run(probe, capture_output=True, timeout=LIMIT).returncode == 0
-
-
 def sent_whole_by(path: str, printed: str) -> bool:
     """Returns whether a whole request was one transfer to each of three ranks, by this path."""
     line = rf"^whole_request: \d+ bytes in 3 transfers, .* by {path}, verified$"
@@ -77,9 +61,12 @@ def test_connector_of_one_host() -> None:
     not may_make_namespaces(), reason="needs root and `ip`: it makes two network namespaces"
 )
 def test_connector_of_two_hosts() -> None:
-    before = ["unshare", "--net", "--mount", "sh", "-ec", TWO_HOSTS, "sh"]
-    options = ["--tcp", "10.9.8.2", "--by", "ip netns exec far"]
-    printed = run_example("kv_connector/main.py", *options, before=before)
+    hosts = TwoHosts()
+    try:
+        options = ["--tcp", ADDRESSES["far"], "--by", " ".join(hosts.by("far"))]
+        printed = run_example("kv_connector/main.py", *options, before=hosts.by("near"))
+    finally:
+        hosts.end()
     assert sent_whole_by("tcp", printed), printed
 
 

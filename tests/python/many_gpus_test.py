@@ -26,7 +26,7 @@ SLOT = 1 << 20
 sys.path.insert(0, str(BENCH))
 
 from cuda_memory import Driver  # noqa: E402
-from process import Process  # noqa: E402
+from ranks import Child, child_of  # noqa: E402
 
 needs_driver = pytest.mark.skipif(
     os.environ.get("LINKSPAN_CUDA_LIBRARY", "").startswith("/non"), reason="needs a GPU"
@@ -58,19 +58,19 @@ class Ranks:
         self.addresses = [rank.ask("set_up", SLOT)[0] for rank in self.all]
         self.ask(range(count), "meet", self.addresses)
 
-    def start(self, rank: int) -> Process:
-        return Process(str(rank), self.count, REPOSITORY / "tests/support/many_gpus_rank.py")
+    def start(self, rank: int) -> Child:
+        return child_of(str(rank), self.count, REPOSITORY / "tests/support/many_gpus_rank.py")
 
     def ask(self, ranks: Any, method: str, *arguments: Any) -> list[Any]:
         for rank in ranks:
             self.all[rank].order(method, *arguments)
-        return [self.all[rank].answer() for rank in ranks]
+        return [self.all[rank].answer(method) for rank in ranks]
 
     def others(self, rank: int) -> list[int]:
         return [i for i in range(self.count) if i != rank]
 
     def replace(self, rank: int) -> None:
-        self.all[rank].end()
+        self.all[rank].end(well=False)
         self.all[rank] = self.start(rank)
         self.addresses[rank] = self.all[rank].ask("set_up", SLOT)[0]
         self.ask([rank], "meet", self.addresses)
@@ -78,7 +78,7 @@ class Ranks:
 
     def end(self) -> None:
         for each in self.all:
-            each.end()
+            each.end(well=True)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_rank_that_is_killed_disturbs_no_other(ranks: Ranks) -> None:
         time.sleep(max(0.0, begin - time.monotonic()) + chosen.random() * 0.02)
         ranks.all[dying].process.kill()
         for i in living:
-            ends = ranks.all[i].answer()
+            ends = ranks.all[i].answer("write_until_told")
             assert ends.pop(dying) in ("ok", "DisconnectedError"), ends
             assert set(ends.values()) == {"ok"}, (kill, i, ends)
         for i in living:

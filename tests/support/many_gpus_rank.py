@@ -15,7 +15,7 @@ from rank import LIMIT_S, Rank, serve  # noqa: E402
 
 class RankThatIsWatched(Rank):
     def write_until_told(self, begin: float, targets: list[int], size: int) -> dict[int, str]:
-        """Writes and reads again and again for 30 ms. Returns of each target "ok", or the name of
+        """Writes again and again for 30 ms. Returns of each target "ok", or the name of
         the first error."""
         mine, ends = self.regions[self.rank], dict.fromkeys(targets, "ok")
         self.at(begin)

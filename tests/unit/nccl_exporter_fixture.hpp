@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdarg>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -77,19 +78,18 @@ class NcclExporter : public NcclNet, public ::testing::WithParamInterface<int> {
               abi::kSuccess);
     return handle;
   }
-  /// Returns a request, once the comm takes one more.
   void* send(void* comm, void* data, std::size_t bytes, void* handle) {
-    void* request = nullptr;
-    until([&] {
-      EXPECT_EQ(net_->send(comm, data, bytes, 1, handle, request), abi::kSuccess);
-      return request != nullptr;
-    });
-    return request;
+    return begun([&](void*& request) { return net_->send(comm, data, bytes, 1, handle, request); });
   }
   void* receive(void* comm, void* data, std::size_t bytes, void* handle) {
+    return begun(
+        [&](void*& request) { return net_->receive(comm, data, bytes, 1, handle, request); });
+  }
+  /// Returns a request, once the comm takes one more.
+  static void* begun(const std::function<int(void*&)>& begin) {
     void* request = nullptr;
     until([&] {
-      EXPECT_EQ(net_->receive(comm, data, bytes, 1, handle, request), abi::kSuccess);
+      EXPECT_EQ(begin(request), abi::kSuccess);
       return request != nullptr;
     });
     return request;

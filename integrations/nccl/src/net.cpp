@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/environment.hpp"
+#include "base/options.hpp"
 #include "base/process.hpp"
 
 namespace linkspan::nccl {
@@ -19,18 +19,13 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-Result<int> number_of(const char* name, int min, int max, int otherwise) {
-  const std::string text = variable(name);
-  if (text.empty()) return otherwise;
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < min || number > max)
-    return Status(Code::invalid_argument, Scope::process,
-                  std::string(name) + "=\"" + text + "\": set a whole number from " +
-                      std::to_string(min) + " to " + std::to_string(max));
-  return number;
+Result<int> number_of(const char* name, std::uint64_t min, std::uint64_t max,
+                      std::uint64_t otherwise) {
+  const base::Setting set{.from = name, .value = variable(name)};
+  const Status status = set.read_number(min, max, otherwise);
+  return status.ok() ? Result<int>(static_cast<int>(otherwise)) : status;
 }
-Result<int> seconds_of(const char* name, int otherwise) {
+Result<int> seconds_of(const char* name, std::uint64_t otherwise) {
   return number_of(name, 2, 86400, otherwise);
 }
 

@@ -31,7 +31,7 @@ class Net {
   /// Opens the Engines. Errors as choose_interfaces(), Engine::open() and listen().
   static Result<std::unique_ptr<Net>> open(Log log);
 
-  /// What does not change.
+  /// The settings that open() has read from the environment.
   struct Facts {
     std::vector<Interface> interfaces;
     Duration timeout{};  ///< Of a message that is on its way.

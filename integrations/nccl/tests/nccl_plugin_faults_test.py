@@ -8,7 +8,6 @@ import os
 import pathlib
 import pickle
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +22,11 @@ PLUGIN = os.environ.get("LINKSPAN_NCCL_PLUGIN") or ROOT / "out/release/nccl/libn
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from child_process import ChildProcess  # noqa: E402
+from two_hosts import ADDRESSES, TwoHosts, may_make_namespaces  # noqa: E402
 
 BIG = 48 << 20  # more than sockets buffer
 LARGE = 8 << 20
 SOAK_S = 600 if os.environ.get("LINKSPAN_LONG") else 3
-ADDRESSES = {"near": "10.9.7.1", "far": "10.9.7.2"}
 
 
 class Failed(Exception):
@@ -96,41 +95,6 @@ def hasty_pair() -> Iterator[Pair]:
     made = Pair(BIG, Rank(**limits), Rank(**limits))
     yield made
     made.end()
-
-
-class TwoHosts:
-    """Two network namespaces, and the devices "cable" that join them."""
-
-    def __init__(self) -> None:
-        self.holders = {
-            name: subprocess.Popen(["unshare", "--net", "sleep", "600"]) for name in ADDRESSES
-        }
-        own = os.stat("/proc/self/ns/net").st_ino
-        for holder in self.holders.values():
-            while os.stat(f"/proc/{holder.pid}/ns/net").st_ino == own:
-                assert holder.poll() is None, "no network namespace"
-        far = self.holders["far"].pid
-        self.run("near", f"ip link add cable type veth peer name cable netns {far}")
-        for name, address in ADDRESSES.items():
-            self.run(name, f"ip address add {address}/24 dev cable")
-            self.run(name, "ip link set lo up")
-            self.run(name, "ip link set cable up gso_max_segs 1 mtu 1500")
-
-    def by(self, host: str) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
-
-    def run(self, host: str, command: str) -> None:
-        subprocess.run([*self.by(host), "sh", "-ec", command], check=True, timeout=20)
-
-    def end(self) -> None:
-        for holder in self.holders.values():
-            holder.kill()
-            holder.wait(20)
-
-
-def may_make_namespaces() -> bool:
-    probe = ["unshare", "--net", "sh", "-c", "command -v ip && command -v nft && command -v nsenter"]
-    return subprocess.run(probe, capture_output=True, check=False, timeout=20).returncode == 0
 
 
 @pytest.fixture
