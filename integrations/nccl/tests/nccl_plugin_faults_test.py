@@ -208,7 +208,10 @@ def test_killed_senders_leave_nothing() -> None:
 
 LOSSY = """nft 'table inet cable { chain in { type filter hook input priority 0;
     iifname "cable" numgen random mod 100 == 0 counter drop; }; }'"""
-SLOW = "tc qdisc add dev cable root tbf rate 200mbit burst 64kb latency 50ms"
+# Not every kernel has tbf.
+SLOW = """tc qdisc add dev cable root tbf rate 200mbit burst 64kb latency 50ms ||
+    nft 'table inet cable { chain in { type filter hook input priority 0;
+    iifname "cable" limit rate over 20 mbytes/second burst 256 kbytes counter drop; }; }'"""
 CUT = """nft 'table inet cut { chain in { type filter hook input priority -1;
     iifname "cable" drop; }; }'"""
 
