@@ -543,6 +543,8 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--checksum"], "--checksum", "--to")
         self.refused(["bench", "--suite", "foundation", "--sizes", "8"], "leave out --sizes")
         self.refused(["bench", "--suite", "host", "--pages", "8"], "leave out --sizes", "--pages")
+        self.refused(["bench", "--only", "1GiB"], "--only", "--suite names one")
+        self.refused(["bench", "--suite", "host", "--only", "1TiB"], '"1TiB"', "--suite host")
         self.refused(["bench", "--blocks", "2", "--pages", "2"], "--blocks or --pages")
         self.refused(["bench", "--pages", "70000", "--sizes", "1MiB"], "70000x1MiB")
         self.refused(["bench", "--baseline", "/nonexistent/x"], "/nonexistent/x")

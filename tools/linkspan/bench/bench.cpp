@@ -202,6 +202,7 @@ class BenchVerb final : public Verb {
     network_.define(arguments);
     arguments.choice("--suite", options_.suite, suite_names(),
                      "Rows that evidence/ keeps and that have a bar, instead of sizes and kinds");
+    arguments.text("--only", options_.only, "TEXT", "With --suite: the rows whose id has it alone");
     arguments.sizes("--sizes", options_.sizes, "Of one transfer; 8,4KiB,1MiB,64MiB");
     arguments.choices(
         "--kinds", options_.kinds, bench_kinds(),

@@ -105,12 +105,13 @@ BenchPlan plan_suite(const BenchOptions& options, const Equipment& here) {
     run.low_latency = row.low_latency;
     run.relay_gpus = row.relay_gpus;
     if (shape == row.shape) run.bar = row.bar;
+    const std::string id = id_of(run.row(row.op, row.from, row.to));
+    if (id.find(options.only) == std::string::npos) continue;
     const std::string missing = what_is_missing(row, shape, here);
-    if (missing.empty()) {
+    if (missing.empty())
       out.rows.push_back({row.op, row.from, row.to, run, row.kind});
-      continue;
-    }
-    out.absent.push_back({id_of(run.row(row.op, row.from, row.to)), missing});
+    else
+      out.absent.push_back({id, missing});
   }
   return out;
 }
@@ -153,8 +154,13 @@ Result<BenchPlan> plan_bench(const BenchOptions& options, const Equipment& here)
       return bad("--suite " + options.suite +
                  " says what is measured: leave out --sizes, --kinds, --op, --blocks, --pages, "
                  "--depth and --checksum");
-    return plan_suite(options, here);
+    BenchPlan plan = plan_suite(options, here);
+    if (plan.rows.empty() && plan.absent.empty())
+      return bad("--only: no row of --suite " + options.suite + " has \"" + options.only +
+                 "\" in its id");
+    return plan;
   }
+  if (!options.only.empty()) return bad("--only: chooses rows of a suite; --suite names one");
   if (options.blocks != 0 && options.pages != 0)
     return bad("--blocks or --pages: a transfer is the one or the other");
   const auto places = places_of(options.kinds, here.places);

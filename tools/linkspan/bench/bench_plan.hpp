@@ -16,6 +16,7 @@ namespace linkspan::tool {
 
 struct BenchOptions {
   std::string suite;                 ///< Empty: sizes x kinds x kinds x op.
+  std::string only;                  ///< Rows of the suite whose id has it; empty: all.
   std::vector<std::uint64_t> sizes;  ///< Empty: a few of each magnitude.
   std::vector<std::string> kinds;    ///< Names of bench_kinds(). Empty: all that the machine has.
   std::string op;                    ///< "write", "read", "both"; empty: write.
