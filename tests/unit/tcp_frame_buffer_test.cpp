@@ -23,7 +23,7 @@ Bytes put(std::uint64_t id, std::uint64_t incarnation = kPeer) {
 }
 
 void receive(FrameBuffer& buffer, std::span<const std::byte> bytes) {
-  const iovec room = buffer.room();
+  const iovec room = buffer.room(false);
   ASSERT_GE(room.iov_len, bytes.size());
   std::memcpy(room.iov_base, bytes.data(), bytes.size());
   buffer.received(bytes.size());
@@ -52,6 +52,24 @@ TEST(FrameBuffer, FindsHeadsInWhatHasCome) {
   buffer.end_frame();
   expect_head(buffer, 2);
   EXPECT_EQ(buffer.unparsed().size(), 8u);
+}
+
+TEST(FrameBuffer, TakesTheLargestHead_AndLittleAtOnceOfDataThatNeedNotGoThroughIt) {
+  FrameBuffer buffer(kPeer);
+  Head question{.type = FrameType::get, .id = 3, .incarnation = kPeer};
+  question.spans.resize(kMaxSpans, {0, 8});
+  const Bytes all = encode(question);
+  EXPECT_GE(buffer.room(true).iov_len, all.size());
+  for (std::span<const std::byte> left = all; !left.empty();) {
+    const std::size_t some = std::min(left.size(), buffer.room(false).iov_len);
+    ASSERT_GT(some, 0u);
+    ASSERT_LT(some, all.size() / 4);
+    const auto none = buffer.next_head();
+    ASSERT_TRUE(none.ok() && !none->has_value());
+    receive(buffer, left.first(some));
+    left = left.subspan(some);
+  }
+  expect_head(buffer, 3);
 }
 
 TEST(FrameBuffer, RefusesAFrameOfAnotherEngine) {

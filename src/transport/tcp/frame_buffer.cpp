@@ -1,19 +1,27 @@
 #include "transport/tcp/frame_buffer.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace linkspan::transport::tcp {
+namespace {
+
+constexpr std::size_t kLittle = 8u << 10;  // some heads, or one with small data
+
+}  // namespace
 
 void FrameBuffer::expect_seals(const base::MacKey& key) {
   verifier_.emplace(key);
   bytes_.resize(kMaxHead + kMaxChunk + base::kMacTagBytes);
 }
 
-iovec FrameBuffer::room() noexcept {
+iovec FrameBuffer::room(bool data_goes_through_it) noexcept {
   if (begin_ != 0) std::memmove(bytes_.data(), bytes_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
-  return {bytes_.data() + end_, bytes_.size() - end_};
+  const std::size_t room = bytes_.size() - end_;
+  const bool whole = data_goes_through_it || verifier_;
+  return {bytes_.data() + end_, whole ? room : std::min(room, kLittle)};
 }
 
 Result<std::optional<Head>> FrameBuffer::next_head() {

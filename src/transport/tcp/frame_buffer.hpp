@@ -27,8 +27,9 @@ class FrameBuffer {
   /// Requires a seal after each frame from now on. Called before the first frame.
   void expect_seals(const base::MacKey& key);
 
-  /// Moves the unparsed bytes to the front. Returns where bytes may be received.
-  iovec room() noexcept;
+  /// Moves the unparsed bytes to the front. Returns where bytes may be received: little, because
+  /// data in the buffer is copied once more, or as much as fits if `data_goes_through_it`.
+  iovec room(bool data_goes_through_it) noexcept;
   void received(std::size_t bytes) noexcept { end_ += bytes; }  ///< In room().
 
   /// Removes the next head from the front. Returns none if it, or its sealed frame, is not wholly

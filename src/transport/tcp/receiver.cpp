@@ -130,7 +130,7 @@ Result<std::size_t> Receiver::receive(bool& readable) {
   const auto left = in_place ? part_.iovecs.left() : std::span<iovec>();
   const auto parts = left.first(std::min(left.size(), kParts));
   into_.assign(parts.begin(), parts.end());
-  if (parts.size() == left.size()) into_.push_back(input_.room());
+  if (parts.size() == left.size()) into_.push_back(input_.room(socket_.is_encrypted()));
   auto got = socket_.receive(into_);
   if (got.status().code() == Code::unreachable && part_.to_user) {
     frame_->status = got.status();
