@@ -111,6 +111,14 @@ class WaitingPairs {
   /// Requires that `index` is below alike(), or has pages().
   virtual BatchPair at(std::size_t index) const = 0;
 
+  /// The number of a list of pairs, and the index of these in it. Equal: the pairs are equal.
+  struct Place {
+    std::uint64_t list = 0;
+    std::size_t first = 0;
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  virtual Place place() const = 0;
+
  protected:
   ~WaitingPairs() = default;
 };

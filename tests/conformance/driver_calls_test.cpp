@@ -217,8 +217,9 @@ TEST_F(DriverCallsOfRegions, AreOneLaunchForAsManyAsAKernelTakes_WhereTheyGetThe
   std::vector<RemoteRegion> remote;
   for (std::size_t i = 0; i < kRegions; ++i) {
     const std::string name = "layer " + std::to_string(i);
-    held.push_back(Held::make(pair.engine, {.kind = "device0", .bytes = kRegionBytes}));
-    pair.far.add(name, {.kind = "device1", .bytes = kRegionBytes});
+    const std::uint64_t more_here = 7 * (i % 3), more_there = 5 * ((i + 1) % 2);
+    held.push_back(Held::make(pair.engine, {.kind = "device0", .bytes = kRegionBytes + more_here}));
+    pair.far.add(name, {.kind = "device1", .bytes = kRegionBytes + more_there});
     local.push_back(held.back().region);
     remote.push_back(pair.remote(name));
   }

@@ -6,6 +6,8 @@
 namespace linkspan::test {
 namespace many_regions_test {
 
+using namespace std::chrono_literals;
+
 constexpr std::uint64_t kPage = 4096;
 
 /// The page lists of one pair of regions.
@@ -92,6 +94,53 @@ INSTANTIATE_TEST_SUITE_P(Every, ManyRegions,
                          ::testing::Combine(::testing::ValuesIn(kKinds),
                                             ::testing::ValuesIn(kKinds)),
                          name_of_pair);
+
+/// The pairs that share a launch are remembered for the next transfer between them.
+TEST(PairsOfOneLaunch, AreToldApart_WhenOneOfThemHasGoneSinceTheLastTransfer) {
+  const Status here = kinds_here({kind_of("device0"), kind_of("device1")});
+  if (!here.ok()) GTEST_SKIP() << here.to_string();
+  constexpr std::size_t kRegions = 40, kGone = 23;
+  constexpr std::uint64_t kBytes = 16 * 1000 + 3;
+  const std::vector<std::uint32_t> ours = {5, 0, 14}, theirs = {1, 3, 15};
+  const Pages pages{1000, 1, 3, ours, theirs};
+  std::deque<Held> held;  // outlive the Engine
+  Pair pair;
+  std::vector<Region> local;
+  std::vector<RemoteRegion> remote;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    names.push_back("layer " + std::to_string(i));
+    held.push_back(Held::make(pair.engine, {.kind = "device0", .bytes = kBytes}));
+    pair.far.add(names[i], {.kind = "device1", .bytes = kBytes});
+    local.push_back(held[i].region);
+    remote.push_back(pair.remote(names[i]));
+    held[i].fill(i);
+  }
+  const auto expect_moved = [&](std::size_t i) {
+    std::vector<Expected> due;
+    for (std::size_t k = 0; k < ours.size(); ++k)
+      due.push_back({3 + theirs[k] * 1000, i, 1 + ours[k] * 1000, 1000});
+    EXPECT_EQ(pair.far.difference(names[i], 100 + i, due), "") << i;
+  };
+  for (int again = 0; again < 3; ++again) {
+    for (std::size_t i = 0; i < kRegions; ++i) pair.far.fill(names[i], 100 + i);
+    ASSERT_EQ(finished(pair.peer.write(local, remote, pages)).to_string(), "ok");
+    for (std::size_t i = 0; i < kRegions; ++i) expect_moved(i);
+  }
+  ASSERT_EQ(pair.far.deregister(names[kGone], 50ms).code(), Code::busy) << "it is mapped here";
+  const Status refused = finished(pair.peer.write(local, remote, pages));
+  EXPECT_EQ(refused.code(), Code::unreachable);
+  EXPECT_NE(refused.to_string().find("pair 23: the peer has deregistered"), std::string::npos)
+      << refused.to_string();
+  local.erase(local.begin() + kGone);
+  remote.erase(remote.begin() + kGone);
+  EXPECT_EQ(pair.far.deregister(names[kGone], 10s).to_string(), "ok");
+  for (std::size_t i = 0; i < kRegions; ++i)
+    if (i != kGone) pair.far.fill(names[i], 100 + i);
+  ASSERT_EQ(finished(pair.peer.write(local, remote, pages)).to_string(), "ok");
+  for (std::size_t i = 0; i < kRegions; ++i)
+    if (i != kGone) expect_moved(i);
+}
 
 }  // namespace many_regions_test
 }  // namespace linkspan::test

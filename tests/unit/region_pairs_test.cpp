@@ -76,8 +76,12 @@ TEST_F(RegionPairsTest, AreNotAcquiredAgain_AfterAllHaveReleasedThem) {
 
 TEST_F(RegionPairsTest, AreAlike_WhereOnePlanIsGoodForAll) {
   EXPECT_TRUE(AcquiredPairs::make(pairs(0, 3))->alike());
+  EXPECT_EQ(AcquiredPairs::make(pairs(0, 3))->smallest(), 0u);
   remote_[1]->bytes -= 1;
-  EXPECT_FALSE(AcquiredPairs::make(pairs(0, 3))->alike());
+  EXPECT_TRUE(AcquiredPairs::make(pairs(0, 3))->alike());
+  EXPECT_EQ(AcquiredPairs::make(pairs(0, 3))->smallest(), 1u);
+  local_[2] = take(registry_.add(bytes_.data(), 15, {}, false));
+  EXPECT_FALSE(AcquiredPairs::make(pairs(0, 3))->alike()) << "each is smaller on another side";
   EXPECT_TRUE(AcquiredPairs::make(pairs(2, 1))->alike());
 }
 

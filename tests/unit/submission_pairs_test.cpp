@@ -75,6 +75,12 @@ TEST_P(ManyPairs, OfWhichOneIsWrongMoveNothing) {
                                       {local_[0], read_only.second, all}};
   EXPECT_TRUE(is(refused(late_denied), Code::permission_denied,
                  "pair 1: the peer does not permit to write to \"read only\""));
+  const auto smaller = share("smaller", kBytes - 1);
+  const RemoteRegion remote[] = {remote_[0], smaller.second, remote_[2]};
+  EXPECT_TRUE(is(to_far_.write(local_, remote, all).status(), Code::invalid_argument, "pair 1: "));
+  const TransferPart late_smaller[] = {
+      {local_[0], remote_[0], all}, {local_[1], smaller.second, all}, {local_[0], remote_[0], {}}};
+  EXPECT_TRUE(is(refused(late_smaller), Code::invalid_argument, "pair 1: "));
   EXPECT_TRUE(is(refused({}), Code::invalid_argument, "no pair of regions"));
   EXPECT_TRUE(is(to_far_.write(std::span(local_).first(2), remote_, all).status(),
                  Code::invalid_argument, "2 local regions and 3 of the peer"));

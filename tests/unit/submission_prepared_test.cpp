@@ -156,6 +156,10 @@ TEST_P(PreparedPairs, OfWhichOneIsWrongAreNamed) {
        Pages{.page_bytes = 1, .local_index = list, .remote_index = list, .indices_on_gpu = true}}};
   EXPECT_TRUE(is(prepared(on_gpu).status(), Code::unsupported,
                  "pair 1: page indices on a GPU are not prepared"));
+  const auto smaller = share("smaller", kBytes - 1);
+  const RemoteRegion remote[] = {remote_[0], smaller.second, remote_[2]};
+  EXPECT_TRUE(is(to_far_.prepare(Op::write, local_, remote, all).status(), Code::invalid_argument,
+                 "pair 1: "));
   EXPECT_TRUE(is(prepared({}).status(), Code::invalid_argument, "no pair of regions"));
   EXPECT_TRUE(is(to_far_.prepare(Op::write, std::span(local_).first(2), remote_, all).status(),
                  Code::invalid_argument, "2 local regions and 3 of the peer"));

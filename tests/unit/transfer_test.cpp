@@ -109,12 +109,18 @@ TEST(PairsAfterNext, TellWhichGetTheSamePages_AndThePagesOfThoseThatGetOthers) {
     EXPECT_EQ(more.pages(3), nullptr) << "only a kernel reads its lists";
     EXPECT_EQ(more.pages(4), nullptr) << "there is none";
     EXPECT_EQ(more.at(1).local, &pairs[2].local->region());
+    EXPECT_EQ(more.place(), PairsAfterNext(transfer).place());
+    EXPECT_EQ(more.place().first, 1u);
   }
   transfer.count_posted(1);
   const PairsAfterNext later(transfer);
   EXPECT_EQ(later.alike(10), 1u);
   EXPECT_EQ(later.pages(0), &other.pages);
   EXPECT_EQ(later.at(1).local, &pairs[4].local->region());
+  EXPECT_EQ(later.place().first, 3u);
+  TransferState another;
+  another.use(AcquiredPairs::make(pairs));
+  EXPECT_NE(another.pairs->number(), transfer.pairs->number());
 }
 
 TEST(HintsOf, PassTheOptionsOn) {

@@ -4,20 +4,30 @@
 #include <utility>
 
 namespace linkspan::engine {
+namespace {
 
-bool are_alike(const TransferEndpoints& a, const TransferEndpoints& b) {
-  return a.transport == b.transport && a.local->region().bytes() == b.local->region().bytes() &&
-         a.remote->bytes == b.remote->bytes &&
-         a.remote->mappings[a.transport]->bytes() == b.remote->mappings[b.transport]->bytes();
+std::atomic<std::uint64_t> last_number{0};
+
+}  // namespace
+
+bool plan_holds(const TransferEndpoints& planned, const TransferEndpoints& other) {
+  const std::size_t by = planned.transport;
+  return other.transport == by &&
+         other.local->region().bytes() >= planned.local->region().bytes() &&
+         other.remote->bytes >= planned.remote->bytes &&
+         other.remote->mappings[by]->bytes() >= planned.remote->mappings[by]->bytes();
 }
 
-RegionPairs::RegionPairs(std::vector<TransferEndpoints> pairs) : pairs_(std::move(pairs)) {
+RegionPairs::RegionPairs(std::vector<TransferEndpoints> pairs)
+    : pairs_(std::move(pairs)), number_(++last_number) {
   batches_.reserve(pairs_.size());
   for (const TransferEndpoints& pair : pairs_) {
     batches_.push_back(
         {.local = &pair.local->region(), .remote = pair.remote->mappings[pair.transport].get()});
-    alike_ &= are_alike(pairs_.front(), pair);
+    if (!plan_holds(pairs_[smallest_], pair)) smallest_ = batches_.size() - 1;
   }
+  alike_ = std::ranges::all_of(
+      pairs_, [&](const TransferEndpoints& pair) { return plan_holds(pairs_[smallest_], pair); });
 }
 
 bool RegionPairs::acquire_first() noexcept {

@@ -60,8 +60,11 @@ class RegionPairs {
   const transport::BatchPair& for_batch(std::size_t index) const noexcept {
     return batches_[index];
   }
-  /// Returns whether a plan that was made for one pair is good for all.
+  /// Returns whether a plan that was made for the smallest() pair is good for all.
   bool alike() const noexcept { return alike_; }
+  std::size_t smallest() const noexcept { return smallest_; }
+  /// No other list of this process has it.
+  std::uint64_t number() const noexcept { return number_; }
 
   /// Acquires all local regions, or none: false if one was deregistered.
   [[nodiscard]] bool acquire_first() noexcept;
@@ -73,7 +76,9 @@ class RegionPairs {
  private:
   const std::vector<TransferEndpoints> pairs_;
   std::vector<transport::BatchPair> batches_;
-  bool alike_ = true;
+  const std::uint64_t number_;
+  std::size_t smallest_ = 0;
+  bool alike_ = false;
   std::atomic<std::uint32_t> users_{0};
 };
 
@@ -125,8 +130,9 @@ struct TransferPairs : TransferEndpoints {
   }
 };
 
-/// Returns true if a plan that was made for one pair is good for the other.
-bool are_alike(const TransferEndpoints& a, const TransferEndpoints& b);
+/// Returns true if a plan that was made for one pair is good for the other: it has the same
+/// transport, and its regions are not smaller.
+bool plan_holds(const TransferEndpoints& planned, const TransferEndpoints& other);
 
 /// The lists of the last transfers.
 class RegionPairsCache : public std::enable_shared_from_this<RegionPairsCache> {

@@ -105,14 +105,18 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
   if (!one) batches.by_pair.reserve(pairs.size());
   transport::BatchSummary size, total;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto all = between.all();
     const bool planned_before =
-        i != 0 && (one || (is_as_before(i) && are_alike(between.all()[i - 1], between.all()[i])));
-    if (!planned_before) {
-      auto planned = plan(between.all()[i], pairs[i].shape);
-      if (!planned.ok()) return status_of_pair(i, planned.status());
-      size = planned->size;
-      (one ? batches.own : batches.others.emplace_back()) = std::move(planned->plan);
-      if (!one) batches.others.back().keep();  // the lists are the user's
+        i != 0 && (one || (is_as_before(i) && all[i].transport == all[i - 1].transport));
+    if (!planned_before || !(one || plan_holds(all[i - 1], all[i]))) {
+      const std::size_t of = one ? between.smallest() : i;
+      auto planned = plan(all[of], pairs[of].shape);
+      if (!planned.ok()) return status_of_pair(of, planned.status());
+      if (!planned_before) {
+        size = planned->size;
+        (one ? batches.own : batches.others.emplace_back()) = std::move(planned->plan);
+        if (!one) batches.others.back().keep();  // the lists are the user's
+      }
     }
     if (!one) batches.by_pair.push_back({.plan = &batches.others.back()});
     if (Status status = add_size(total, size); !status.ok()) return status;

@@ -84,11 +84,14 @@ Submission::PreparedResult Submission::prepare(std::uint64_t peer, Op op,
     }
     auto between = resolve(peer, op, pairs[i], {});
     if (!between.ok()) return status_of_pair(i, between.status());
-    if (!same_shape || !are_alike(state->pairs.back(), *between)) {
+    const bool planned_before = same_shape && between->transport == state->pairs.back().transport;
+    if (!planned_before || !plan_holds(state->pairs.back(), *between)) {
       auto planned = plan(*between, shape);
       if (!planned.ok()) return status_of_pair(i, planned.status());
-      size = planned->size;
-      state->plans.push_back(std::move(planned->plan));
+      if (!planned_before) {
+        size = planned->size;
+        state->plans.push_back(std::move(planned->plan));
+      }
     }
     add_pair(*state, *std::move(between), size);
     if (Status status = add_size(state->size, size); !status.ok()) return status;

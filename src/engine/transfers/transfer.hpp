@@ -173,6 +173,7 @@ class PairsAfterNext final : public transport::WaitingPairs {
   transport::BatchPair at(std::size_t index) const override {
     return transfer_.pairs->for_batch(first_ + index);
   }
+  Place place() const override { return {transfer_.pairs->number(), first_}; }
 
  private:
   bool goes_with_next(std::size_t index) const;

@@ -25,6 +25,7 @@
 #include "base/recycled.hpp"
 #include "transport/local/completion_flags.hpp"
 #include "transport/local/inflight_batch.hpp"
+#include "transport/local/known_pairs.hpp"
 #include "transport/local/wire.hpp"
 
 namespace linkspan::transport::local {
@@ -113,6 +114,7 @@ class LocalEndpoint final : public Endpoint {
   bool is_for_kernel(const LocalInflightBatch& inflight, const LocalPath& path,
                      const BatchSummary& all) const;
   bool can_join(Op op, const BatchPair& pair, const LocalPath& path) const;
+  std::span<const KnownPair> know(const Batch& batch, const LocalPath& path, std::size_t count);
   // endpoint_bounce.cpp
   void start_bounce(LocalInflightBatch& inflight, const Route& chosen);
   void reroute_bounce(LocalInflightBatch& inflight, const Status& why);
@@ -143,6 +145,7 @@ class LocalEndpoint final : public Endpoint {
   base::Time last_request_due_{};  // the peer runs requests one after the other
   std::list<LocalInflightBatch, base::RecyclingAllocator<LocalInflightBatch>> inflight_;
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
+  KnownPairs known_pairs_;                           // of the last transfer that joined pairs
   std::uint64_t last_request_id_ = 0;
   // By GPU; null: host memory.
   std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;

@@ -54,19 +54,42 @@ void LocalEndpoint::join_alike(LocalInflightBatch& inflight, const Batch& batch,
   std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
   joined.reserve(count);
   inflight.local_copy.bases.reserve(count);
+  for (const KnownPair& pair : know(batch, path, count)) {
+    if (!pair.liveness.alive()) break;
+    copy::PageBases bases{.to = pair.remote_address + pages.remote_base,
+                          .from = pair.local_address + pages.local_base};
+    if (batch.op == Op::read) std::swap(bases.to, bases.from);
+    inflight.local_copy.bases.push_back(bases);
+    joined.push_back(pair.memory);
+  }
+  size.blocks += one.blocks * joined.size();
+  size.bytes += one.bytes * joined.size();
+}
+
+/// Returns the first of the further pairs, at most `count`, that take the same path.
+std::span<const KnownPair> LocalEndpoint::know(const Batch& batch, const LocalPath& path,
+                                               std::size_t count) {
+  const WaitingPairs::Place place = batch.more->place();
+  std::vector<KnownPair>& pairs = known_pairs_.pairs;
+  if (known_pairs_.epoch == path.epoch && known_pairs_.place == place && pairs.size() >= count)
+    return std::span(pairs).first(count);
+  known_pairs_.epoch = 0;  // until all are there
+  pairs.clear();
+  pairs.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const BatchPair pair = batch.more->at(i);
     if (i + kAhead < count) prefetch(mapping_of(batch.more->at(i + kAhead)));
     if (!can_join(batch.op, pair, path)) break;
     const LocalPath& its = mapping_of(pair).last_path();
-    copy::PageBases bases{.to = its.remote_address + pages.remote_base,
-                          .from = its.local_address + pages.local_base};
-    if (batch.op == Op::read) std::swap(bases.to, bases.from);
-    inflight.local_copy.bases.push_back(bases);
-    joined.push_back(mapping_of(pair).memory().get());
+    if (its.epoch != path.epoch) break;  // it has changed meanwhile
+    pairs.push_back({.local_address = its.local_address,
+                     .remote_address = its.remote_address,
+                     .liveness = its.liveness,
+                     .memory = mapping_of(pair).memory().get()});
   }
-  size.blocks += one.blocks * joined.size();
-  size.bytes += one.bytes * joined.size();
+  known_pairs_.place = place;
+  known_pairs_.epoch = path.epoch;
+  return pairs;
 }
 
 /// Takes pairs that get any pages: all blocks become one list.
