@@ -48,6 +48,7 @@ Result<DeviceInfo> describe(const Driver& driver, int ordinal) {
   info.sm = 10 * major + minor;
   info.memory_bytes = bytes;
   info.dma_buf = dma_buf != 0;
+  info.fabric = nvlink_fabric(info.bus_id);
   return info;
 }
 

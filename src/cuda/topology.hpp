@@ -21,6 +21,7 @@
 #include "cuda/device_scope.hpp"
 #include "cuda/event.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/nvlink_fabric.hpp"
 #include "linkspan/types.hpp"
 
 namespace linkspan::cuda {
@@ -32,7 +33,8 @@ struct DeviceInfo {
   int sm = 0;  ///< 90 for compute capability 9.0.
   int sm_count = 0, copy_engines = 0;
   std::uint64_t memory_bytes = 0;
-  bool dma_buf = false;  ///< Its memory can be exported as DMA-BUF.
+  bool dma_buf = false;                               ///< Its memory can be exported as DMA-BUF.
+  std::optional<NvlinkFabric> fabric = std::nullopt;  ///< Where NVLink reaches other hosts.
 };
 
 class Device {

@@ -24,9 +24,12 @@ std::vector<std::byte> encode(const WireKey& key) {
   flatbuffers::FlatBufferBuilder out;
   const auto gpu = vector_of(out, key.gpu);
   const auto token = vector_of(out, key.token);
+  flatbuffers::Offset<schema::ByteVector> cluster;
+  if (key.fabric) cluster = vector_of(out, key.fabric->cluster);
   out.Finish(schema::CreateWireKey(out, key.id.incarnation, key.id.buffer, key.id.serial,
                                    static_cast<std::uint8_t>(key.kind), key.peers.read,
-                                   key.peers.write, key.bytes, gpu, token));
+                                   key.peers.write, key.bytes, gpu, token, cluster,
+                                   key.fabric ? key.fabric->clique : 0));
   return schema::finished(out);
 }
 
@@ -41,6 +44,11 @@ Result<WireKey> decode_key(std::span<const std::byte> bytes) {
   key.bytes = wire->bytes();
   if (!take(wire->gpu(), key.gpu)) return corrupt_record("key with a malformed GPU UUID");
   if (!take(wire->token(), key.token)) return corrupt_record("key with a malformed token");
+  if (wire->nvlink_cluster() != nullptr) {
+    key.fabric.emplace().clique = wire->nvlink_clique();
+    if (!take(wire->nvlink_cluster(), key.fabric->cluster))
+      return corrupt_record("key with a malformed NVLink cluster");
+  }
   if (key.id.incarnation == 0 || key.id.serial == 0)
     return corrupt_record("key without an identity");
   return key;
@@ -101,6 +109,7 @@ Result<memory::PublishedKey> WireRegionTable::add(const memory::Region& region) 
     if (!device.ok()) return device.status();
     published->device = *device;
     published->key.gpu = facts.gpu;
+    published->key.fabric = (*device)->info().fabric;
   }
   if (Status status = base::random_bytes(published->key.token); !status.ok()) return status;
   memory::PublishedKey key;
@@ -116,6 +125,17 @@ Result<memory::PublishedKey> WireRegionTable::add(const memory::Region& region) 
   }
   all_[facts.id.serial] = std::move(published);
   return key;
+}
+
+std::vector<PathRefusal> WireRegionTable::refused(const memory::Region& local,
+                                                  const Mapping& remote) const {
+  const bool of_gpu = topology_ != nullptr && local.facts().kind == MemoryKind::device;
+  const cuda::DeviceInfo* const gpu = of_gpu ? topology_->find(local.facts().gpu) : nullptr;
+  const auto& there = static_cast<const WireMapping&>(remote).key().fabric;
+  if (gpu == nullptr || !gpu->fabric || gpu->fabric != there) return {};
+  return {{.path = "NVLink across hosts",
+           .reason = "NVLink joins both GPUs (clique " + std::to_string(there->clique) +
+                     " of one cluster), but linkspan maps memory of GPUs within a host only"}};
 }
 
 Status WireRegionTable::retract(const memory::Region& region, bool revoke_immediately) {

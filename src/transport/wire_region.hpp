@@ -13,6 +13,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -36,7 +37,8 @@ struct WireKey {
   MemoryKind kind = MemoryKind::host;
   Permissions peers;
   std::uint64_t bytes = 0;
-  GpuUuid gpu{};  ///< Zero: host memory.
+  GpuUuid gpu{};                                            ///< Zero: host memory.
+  std::optional<cuda::NvlinkFabric> fabric = std::nullopt;  ///< Of the GPU.
   Token token{};
 };
 
@@ -139,6 +141,8 @@ class WireRegionTable {
       LINKSPAN_EXCLUDES(mutex_);
   /// Returns a use of the region; an empty one if it is unknown or retracted.
   RegionUse use(std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
+  /// Returns the better paths between a region here and a peer's that are not taken, and why.
+  std::vector<PathRefusal> refused(const memory::Region& local, const Mapping& remote) const;
 
  private:
   cuda::Topology* const topology_;

@@ -281,7 +281,7 @@ PollHint NcclNetEndpoint::poll_hint() const {
   return {};
 }
 
-Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapping&,
+Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapping& remote,
                                      BatchSummary) const {
   if (const Status status = transport_.check_memory(local.facts()); !status.ok())
     return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
@@ -296,7 +296,7 @@ Explanation NcclNetEndpoint::explain(Op, const memory::Region& local, const Mapp
                          ? "; staged in pinned memory: the device takes host memory only"
                          : ""),
           .expected_gbps = 0,
-          .refused = {}};
+          .refused = transport_.refused(local, remote)};
 }
 
 std::string NcclNetEndpoint::describe_paths() const {

@@ -52,6 +52,9 @@ class NcclNetTransport final : public Transport {
 
   // Any thread, for Endpoints:
   RegionUse use(std::uint64_t serial) { return published_.use(serial); }
+  std::vector<PathRefusal> refused(const memory::Region& local, const Mapping& remote) const {
+    return published_.refused(local, remote);
+  }
   Result<WireBatch> check(const Batch& batch, std::uint64_t peer) {
     return wire_batch(batch, published_, peer, capabilities_);
   }

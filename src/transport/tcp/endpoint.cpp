@@ -170,7 +170,7 @@ PollHint TcpEndpoint::poll_hint() const {
   return {.when = PollHint::When::at, .at = at, .patient = true};
 }
 
-Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, const Mapping&,
+Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, const Mapping& remote,
                                  BatchSummary) const {
   return {.path = kPath,
           .executor = "both",
@@ -178,7 +178,7 @@ Explanation TcpEndpoint::explain(linkspan::Op, const memory::Region& local, cons
                     (transport_.options().tls ? " by " + tls_ : "") +
                     (local.facts().kind == MemoryKind::device ? ", memory of GPUs staged" : ""),
           .expected_gbps = 0,
-          .refused = {}};
+          .refused = transport_.published().refused(local, remote)};
 }
 
 std::string TcpEndpoint::describe_paths() const {
