@@ -85,6 +85,20 @@ void append_indices(const NumberArray& array, const char* what, std::vector<std:
            std::to_string(std::numeric_limits<std::uint32_t>::max()));
 }
 
+/// Returns a tensor of torch's in host memory as numpy's array of the same memory, which is read
+/// without torch's costly DLPack. Returns all else as it is.
+nb::object without_torch(nb::handle value) {
+  const nb::object same = nb::borrow(value);
+  if (PyObject_CheckBuffer(value.ptr()) != 0 ||
+      !nb::getattr(value, "is_cpu", nb::none()).is(Py_True))
+    return same;
+  try {
+    return value.attr("numpy")();
+  } catch (const nb::python_error&) {
+    return same;  // there is no numpy
+  }
+}
+
 /// Appends an int32 or int64 array without steps, such as numpy's, through its buffer, which costs
 /// less than a DLPack capsule. Returns false for anything else.
 bool append_buffer(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
@@ -142,8 +156,9 @@ std::optional<std::span<const std::uint32_t>> gpu_indices(nb::handle value, cons
       nb::cast<std::size_t>(found[1]));
 }
 
-PyPages make_pages(std::uint64_t page_bytes, nb::handle local, nb::handle remote,
+PyPages make_pages(std::uint64_t page_bytes, nb::handle local_index, nb::handle remote_index,
                    std::uint64_t local_base, std::uint64_t remote_base) {
+  const nb::object local = without_torch(local_index), remote = without_torch(remote_index);
   PyPages pages{.page_bytes = page_bytes,
                 .local_base = local_base,
                 .remote_base = remote_base,
@@ -247,7 +262,7 @@ Pages PyPages::pages() const {
 
 std::vector<std::uint32_t> indices_of(nb::handle value, const char* what) {
   std::vector<std::uint32_t> indices;
-  append_indices(value, what, indices);
+  append_indices(without_torch(value), what, indices);
   return indices;
 }
 

@@ -68,6 +68,37 @@ def test_pages(pair: Pair, dtype) -> None:
     assert (target == expected).all()
 
 
+class Tensor:
+    """What is asked of a torch tensor in host memory."""
+
+    is_cpu = True
+
+    def __init__(self, array: np.ndarray, has_numpy: bool) -> None:
+        self.array, self.has_numpy, self.asked = array, has_numpy, list[str]()
+
+    def numpy(self) -> np.ndarray:
+        self.asked.append("numpy")
+        if not self.has_numpy:
+            raise RuntimeError("Numpy is not available")
+        return self.array
+
+    def __dlpack__(self, **options):
+        self.asked.append("dlpack")
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_pages_of_a_tensor_are_read_without_dlpack_where_numpy_is_there(has_numpy: bool) -> None:
+    index = Tensor(np.array([3, 1, 2], np.int64), has_numpy)
+    assert len(linkspan.Pages(KIB, index, index)) == 3
+    assert index.asked == (["numpy"] * 2 if has_numpy else ["numpy", "numpy", "dlpack", "dlpack"])
+    with pytest.raises(ValueError, match="remote_index\\[1\\]"):
+        linkspan.Pages(KIB, [1, 2], Tensor(np.array([1, -1]), has_numpy))
+
+
 def test_pages_of_every_second_index(pair: Pair) -> None:
     index = np.arange(16, dtype=np.int64)
     source, target = pattern(16 * KIB), np.zeros(16 * KIB, np.uint8)
