@@ -100,6 +100,12 @@ TOPICS = {
         "suites": [],
         "sources": [*ENGINE, "python/core", "python/linkspan", "bench/many_gpus"],
     },
+    "topo": {
+        "what": "a transfer from each GPU and kind of memory of one process to each of another",
+        "rows": ["topo"],
+        "suites": [],
+        "sources": ENGINE,
+    },
     "nvlink_transfer": {
         "what": "libnvlink_transfer beside the driver's own calls",
         "rows": ["nvlink_bench"],

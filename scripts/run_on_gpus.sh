@@ -127,6 +127,7 @@ run_all() {
   if [[ -x $pack/linkspan ]]; then
     step doctor 60 "$pack/linkspan" doctor --gpu --json "$out/doctor.json"
     step demo 120 "$pack/linkspan" demo --json "$out/demo.json"
+    step topo 160 "$pack/linkspan" topo --json "$out/topo.json" --svg "$out/topo.svg"
     step bench 120 "$pack/linkspan" bench --suite foundation --with-ceiling --json "$out/bench.json"
     step bench_host 480 "$pack/linkspan" bench --suite host --with-ceiling \
       --json "$out/host.json" --svg "$out/host.svg"
