@@ -45,7 +45,7 @@ def explained(here: str | None, there: str | None) -> str:
     """Returns the refused paths between GPUs of these fabrics, a line each."""
 
     def start(program: str, fabric: str | None, *arguments: str) -> subprocess.Popen[str]:
-        path = f"{REPOSITORY}/tests/support:{os.environ['PYTHONPATH']}"
+        path = f"{REPOSITORY}/tests/support:{os.environ.get('PYTHONPATH', '')}"
         return subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             env=os.environ | {"PYTHONPATH": path} | ({"FAKE_CUDA_FABRIC": fabric} if fabric else {}),
