@@ -88,7 +88,7 @@ void append_indices(const NumberArray& array, const char* what, std::vector<std:
 /// Returns a tensor of torch's in host memory as numpy's array of the same memory, which is read
 /// without torch's costly DLPack. Returns all else as it is.
 nb::object without_torch(nb::handle value) {
-  const nb::object same = nb::borrow(value);
+  nb::object same = nb::borrow(value);
   if (PyObject_CheckBuffer(value.ptr()) != 0 ||
       !nb::getattr(value, "is_cpu", nb::none()).is(Py_True))
     return same;
