@@ -1,6 +1,6 @@
 """A process of run.py with the memory of one GPU: does what comes by a pipe.
 
-    rank.py PIPE_FD RANK COUNT
+    rank.py PIPE_FD RANK COUNT GPUS
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Rank:
     """An Engine whose slots, one for each rank, are in GPU memory. The slot of a rank is written by
     that rank, and a rank's own slot is what it sends."""
 
-    def __init__(self, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count
+    def __init__(self, rank: int, count: int, gpus: int) -> None:
+        self.rank, self.count, self.gpu = rank, count, rank % gpus
         self.driver = Driver()
         self.opened: list[linkspan.Engine] = []
         self.peers: dict[int, linkspan.Peer] = {}
@@ -57,7 +57,7 @@ class Rank:
     def set_up(self, slot: int) -> tuple[str, float]:
         """Returns the address, and the seconds to open the Engine and register all slots."""
         self.slot = slot
-        self.slots = [Gpu(self.driver, self.rank, bytes(slot)) for _ in range(self.count)]
+        self.slots = [Gpu(self.driver, self.gpu, bytes(slot)) for _ in range(self.count)]
         begin = time.monotonic()
         self.engine = self.open()
         self.regions = [self.engine.register_memory((each.address, slot)) for each in self.slots]
@@ -151,7 +151,7 @@ class Rank:
 
     def borrow(self, relays: int, address: str, size: int, seed: int) -> None:
         """Opens an Engine that borrows the links of so many GPUs, and its pinned memory."""
-        self.pinned = Pinned(self.driver, self.rank, size)
+        self.pinned = Pinned(self.driver, self.gpu, size)
         self.pinned.array[:] = content_of(size, seed + self.rank)
         engine = self.open(relay_gpus=relays)
         self.from_host = engine.register_memory((self.pinned.address, size))
@@ -166,7 +166,7 @@ class Rank:
     def give_back(self) -> None:
         self.lender = self.from_host = self.to_gpu = None
         self.opened.pop().close()
-        with self.driver.on(self.rank):
+        with self.driver.on(self.gpu):
             self.driver.call("cuMemFreeHost", ctypes.c_void_p(self.pinned.address))
 
     def end(self) -> None:
@@ -236,8 +236,9 @@ class Bare:
 
 def serve(kind: type[Rank] = Rank) -> None:
     """Does what comes by the pipe, until its end."""
-    pipe, name, count = Connection(int(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-    rank = Bare(count) if name == "bare" else kind(int(name), count)
+    pipe, name = Connection(int(sys.argv[1])), sys.argv[2]
+    count, gpus = int(sys.argv[3]), int(sys.argv[4])
+    rank = Bare(gpus) if name == "bare" else kind(int(name), count, gpus)
     while True:
         method, *arguments = pipe.recv()
         try:

@@ -12,7 +12,9 @@ sys.path.insert(0, str(HERE.parent))
 from child import Child  # noqa: E402
 
 
-def child_of(name: str, count: int, program: pathlib.Path = HERE / "rank.py") -> Child:
-    """Starts a rank of `count`, or "bare"."""
+def child_of(
+    name: str, count: int, gpus: int, program: pathlib.Path = HERE / "rank.py"
+) -> Child:
+    """Starts a rank of `count`, which has one GPU of `gpus`, or "bare"."""
     command = [sys.executable, str(program)]
-    return Child(lambda pipe: [*command, str(pipe), name, str(count)], dict(os.environ))
+    return Child(lambda pipe: [*command, str(pipe), name, str(count), str(gpus)], dict(os.environ))

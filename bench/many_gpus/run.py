@@ -4,10 +4,11 @@ links; beside the driver's own copies in one process.
 
 run.py [--json FILE] [--quick] [--turns N] [--gpus N]
 
-Each GPU has a process of rank.py with an Engine. The ranks begin at one time; a value is all bytes by
-the time from the first begin to the last end, the median of the turns, which alternate with the
-ceiling's. Every row's bytes are verified after it. Rows `start.*` say what it costs that all have met
-all. Exit: 0 all is measured, or there are fewer than two GPUs; 1 not.
+Each GPU has a process of rank.py with an Engine, and for the last rows several, of which half prefill
+and half decode. The ranks begin at one time; a value is all bytes by the time from the first begin to
+the last end, the median of the turns, which alternate with the ceiling's. Every row's bytes are
+verified after it. Rows `start.*` say what it costs that all have met all. Exit: 0 all is measured, or
+there are fewer than two GPUs; 1 not.
 """
 
 from __future__ import annotations
@@ -30,34 +31,37 @@ from ranks import child_of  # noqa: E402
 
 LEAD_S = 0.02  # from the order to the begin of all
 MIB = 1 << 20
+RELAYS = 4  # at most
+ENGINES = 8  # that prefill, and as many that decode
 BARE_HOW = "cuMemcpyAsync on a stream for each pair, of one process"
 
 
 class Bench:
-    def __init__(self, count: int, slot: int, turns: int, relays: int) -> None:
-        self.count, self.slot, self.turns, self.relays = count, slot, turns, relays
+    def __init__(self, gpus: int, count: int, slot: int, turns: int) -> None:
+        """Starts `count` ranks, one GPU after the other."""
+        self.gpus, self.count, self.slot, self.turns = gpus, count, slot, turns
         self.rows: list[dict[str, Any]] = []
         self.seed = 0
-        self.bare = child_of("bare", count)
-        self.ranks = [child_of(str(i), count) for i in range(count)]
+        self.bare = child_of("bare", gpus, gpus)
+        self.ranks = [child_of(str(i), count, gpus) for i in range(count)]
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         for rank in self.ranks:
             rank.order(method, *arguments)
         return [rank.answer(method) for rank in self.ranks]
 
-    def start(self) -> None:
+    def start(self, name: str = "start") -> None:
         self.bare.ask("set_up", self.slot)
         opened = self.all("set_up", self.slot)
         addresses = [address for address, _ in opened]
         met = self.all("meet", addresses)
-        for name, unit, values in (
-            ("start.open", "ms", [1e3 * seconds for _, seconds in opened]),
-            ("start.meet_all", "ms", [1e3 * seconds for seconds, _, _ in met]),
-            ("start.memory", "MiB", [kib / 1024 for _, kib, _ in met]),
-            ("start.descriptors", "", [files for _, _, files in met]),
+        for id, unit, values in (
+            (f"{name}.open", "ms", [1e3 * seconds for _, seconds in opened]),
+            (f"{name}.meet_all", "ms", [1e3 * seconds for seconds, _, _ in met]),
+            (f"{name}.memory", "MiB", [kib / 1024 for _, kib, _ in met]),
+            (f"{name}.descriptors", "", [files for _, _, files in met]),
         ):
-            self.rows.append({"id": name, "value": round(max(values), 3), "unit": unit})
+            self.rows.append({"id": id, "value": round(max(values), 3), "unit": unit})
         self.addresses = addresses
 
     def row(
@@ -68,8 +72,9 @@ class Bench:
         self.all("fill", self.seed)
         pairs = [(source, target) for source, all_of in targets.items() for target in all_of]
         times, ceilings = [], []
+        of_gpus = [(source % self.gpus, target % self.gpus) for source, target in pairs]
         for turn in range(self.turns + 1):
-            ceiling = self.bare.ask("copy", pairs, size)
+            ceiling = self.bare.ask("copy", of_gpus, size)
             begin = time.monotonic() + LEAD_S
             for source, all_of in targets.items():
                 self.ranks[source].order(method, begin, all_of, size)
@@ -128,11 +133,23 @@ class Bench:
         self.row(f"all_pairs.{large}", "write", others, self.slot)
         self.row(f"ring.{large}", "write", {i: [(i + 1) % self.count] for i in everyone}, self.slot)
         self.row(f"one_to_all.{large}", "write_to_all", {0: others[0]}, self.slot)
-        half = self.count // 2
-        decode = {i: [i + half] for i in range(half)}
-        self.row("prefill_decode.pages", "write_pages", decode, min(self.slot, 32 * MIB))
-        for relays in range(min(self.relays, self.count - 1) + 1):
+        self.prefill_to_decode("prefill_decode.pages", 0)
+        for relays in range(min(RELAYS, self.count - 1) + 1):
             self.from_host(relays)
+
+    def prefill_to_decode(self, name: str, shift: int) -> None:
+        """The first half of the ranks write pages to the second half, each to one that is `shift`
+        further."""
+        half = self.count // 2
+        decode = {i: [half + (i + shift) % half] for i in range(half)}
+        self.row(name, "write_pages", decode, min(self.slot, 32 * MIB))
+
+    def run_engines(self) -> None:
+        """Several ranks on each GPU. The shift brings both ranks of a pair to different GPUs where
+        half of the ranks are a multiple of the GPUs."""
+        half = self.count // 2
+        self.start(f"start.{self.count}_engines")
+        self.prefill_to_decode(f"prefill_decode.{half}x{half}.pages", 1)
 
     def end(self) -> None:
         for each in (*self.ranks, self.bare):
@@ -154,18 +171,26 @@ def main() -> int:
     if count < 2:
         print(f"nothing to measure: {count} GPUs, needs two")
         return 0
-    slot = 96 * 1024 if options.quick else 256 * MIB
+    quick, turns = options.quick, 1 if options.quick else options.turns
     os.environ.setdefault("LINKSPAN_LOG_LEVEL", "ERROR")
-    bench = Bench(count, slot, 1 if options.quick else options.turns, 4)
+    rows: list[dict[str, Any]] = []
     try:
-        bench.run()
+        for ranks, slot, run in (
+            (count, 96 * 1024 if quick else 256 * MIB, Bench.run),
+            (2 * (2 if quick else ENGINES), 96 * 1024 if quick else 32 * MIB, Bench.run_engines),
+        ):
+            bench = Bench(count, ranks, slot, turns)
+            try:
+                run(bench)
+            finally:
+                bench.end()
+                rows += bench.rows
     except Absent as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1
     finally:
-        bench.end()
         if options.json:
-            options.json.write_text(json.dumps({"gpus": count, "rows": bench.rows}, indent=1) + "\n")
+            options.json.write_text(json.dumps({"gpus": count, "rows": rows}, indent=1) + "\n")
     return 0
 
 
