@@ -5,27 +5,17 @@
 
 #include "base/environment.hpp"
 #include "cuda/library.hpp"
+#include "cuda/nvml_abi.hpp"
 
 namespace linkspan::cuda {
 namespace {
 
 constexpr const char* kLibrary = "libnvidia-ml.so.1";
 constexpr const char* kImexChannels = "/dev/nvidia-caps-imex-channels";
-constexpr int kSuccess = 0;           // NVML_SUCCESS
-constexpr unsigned char kJoined = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
-
-/// NVML's nvmlGpuFabricInfo_t.
-struct FabricInfo {
-  std::array<std::byte, 16> cluster;
-  int status;
-  unsigned clique;
-  unsigned char state;
-};
-using NvmlDevice = void*;
 
 struct Nvml {
-  int (*find)(const char* bus_id, NvmlDevice* device) = nullptr;
-  int (*fabric_info)(NvmlDevice device, FabricInfo* info) = nullptr;
+  int (*find)(const char* bus_id, nvml::Device* device) = nullptr;
+  int (*fabric_info)(nvml::Device device, nvml::FabricInfo* info) = nullptr;
 
   bool complete() const noexcept { return find != nullptr && fabric_info != nullptr; }
 };
@@ -46,25 +36,26 @@ Nvml load() {
   const auto library = open_library(own ? kLibrary : named);
   if (!library.ok()) return {};
   int (*init)() = nullptr;
-  Nvml nvml;
-  const bool found = fill(init, *library, "nvmlInit_v2") &&
-                     fill(nvml.find, *library, "nvmlDeviceGetHandleByPciBusId_v2") &&
-                     fill(nvml.fabric_info, *library, "nvmlDeviceGetGpuFabricInfo");
-  return found && init() == kSuccess ? nvml : Nvml();
+  Nvml found;
+  const bool complete = fill(init, *library, "nvmlInit_v2") &&
+                        fill(found.find, *library, "nvmlDeviceGetHandleByPciBusId_v2") &&
+                        fill(found.fabric_info, *library, "nvmlDeviceGetGpuFabricInfo");
+  return complete && init() == nvml::kSuccess ? found : Nvml();
 }
 
 }  // namespace
 
 std::optional<NvlinkFabric> nvlink_fabric(const std::string& bus_id) {
-  static const Nvml nvml = load();
-  NvmlDevice device = nullptr;
-  FabricInfo info{};
-  if (!nvml.complete() || nvml.find(bus_id.c_str(), &device) != kSuccess ||
-      nvml.fabric_info(device, &info) != kSuccess)
+  static const Nvml library = load();
+  nvml::Device device = nullptr;
+  nvml::FabricInfo info{};
+  if (!library.complete() || library.find(bus_id.c_str(), &device) != nvml::kSuccess ||
+      library.fabric_info(device, &info) != nvml::kSuccess)
     return std::nullopt;
   // Within one host the cluster has no number.
   const NvlinkFabric fabric{.cluster = info.cluster, .clique = info.clique};
-  if (info.state != kJoined || info.status != kSuccess || fabric.cluster == NvlinkFabric().cluster)
+  if (info.state != nvml::kJoined || info.status != nvml::kSuccess ||
+      fabric.cluster == NvlinkFabric().cluster)
     return std::nullopt;
   return fabric;
 }

@@ -2,21 +2,17 @@
 //
 // FAKE_CUDA_FABRIC names it, "CLUSTER:CLIQUE", for all GPUs: 32 hexadecimal digits and a number.
 // Without it NVLink ends at this host.
-#include <array>
 #include <cstdlib>
 #include <string>
 
+#include "cuda/nvml_abi.hpp"
+
 namespace {
 
-constexpr int kSuccess = 0, kNotFound = 6;
-constexpr unsigned char kNotSupported = 0, kJoined = 3;
-
-struct FabricInfo {
-  std::array<unsigned char, 16> cluster;
-  int status;
-  unsigned clique;
-  unsigned char state;
-};
+using linkspan::cuda::nvml::FabricInfo, linkspan::cuda::nvml::kSuccess,
+    linkspan::cuda::nvml::kJoined;
+constexpr int kNotFound = 6;
+constexpr unsigned char kNotSupported = 0;
 
 char device;
 
@@ -41,8 +37,7 @@ int nvmlDeviceGetGpuFabricInfo(void* of, FabricInfo* info) {
   if (set == nullptr) return kSuccess;
   const std::string text = set;
   for (std::size_t i = 0; i < info->cluster.size(); ++i)
-    info->cluster.at(i) =
-        static_cast<unsigned char>(std::stoul(text.substr(2 * i, 2), nullptr, 16));
+    info->cluster.at(i) = static_cast<std::byte>(std::stoul(text.substr(2 * i, 2), nullptr, 16));
   info->clique = static_cast<unsigned>(std::stoul(text.substr(33)));
   info->state = kJoined;
   return kSuccess;
