@@ -183,8 +183,8 @@ def main() -> int:
             try:
                 run(bench)
             finally:
-                bench.end()
                 rows += bench.rows
+                bench.end()
     except Absent as error:
         print(f"not measured: {error}", file=sys.stderr)
         return 1

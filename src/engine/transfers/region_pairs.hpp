@@ -62,6 +62,7 @@ class RegionPairs {
   }
   /// Returns whether a plan that was made for the smallest() pair is good for all.
   bool alike() const noexcept { return alike_; }
+  /// Returns the pair whose regions are not larger than any other's, where the pairs are alike().
   std::size_t smallest() const noexcept { return smallest_; }
   /// No other list of this process has it.
   std::uint64_t number() const noexcept { return number_; }

@@ -102,20 +102,26 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
   };
   bool one = between.alike();
   for (std::size_t i = 1; one && i < pairs.size(); ++i) one = is_as_before(i);
-  if (!one) batches.by_pair.reserve(pairs.size());
+  const auto all = between.all();
   transport::BatchSummary size, total;
+  if (one) {
+    const std::size_t smallest = between.smallest();
+    auto planned = plan(all[smallest], pairs[smallest].shape);
+    if (!planned.ok()) return status_of_pair(smallest, planned.status());
+    batches.own = std::move(planned->plan);
+    size = planned->size;
+  } else {
+    batches.by_pair.reserve(pairs.size());
+  }
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const auto all = between.all();
-    const bool planned_before =
-        i != 0 && (one || (is_as_before(i) && all[i].transport == all[i - 1].transport));
-    if (!planned_before || !(one || plan_holds(all[i - 1], all[i]))) {
-      const std::size_t of = one ? between.smallest() : i;
-      auto planned = plan(all[of], pairs[of].shape);
-      if (!planned.ok()) return status_of_pair(of, planned.status());
-      if (!planned_before) {
-        size = planned->size;
-        (one ? batches.own : batches.others.emplace_back()) = std::move(planned->plan);
-        if (!one) batches.others.back().keep();  // the lists are the user's
+    const bool planned_before = is_as_before(i) && all[i].transport == all[i - 1].transport;
+    if (!one && !(planned_before && plan_holds(all[i - 1], all[i]))) {
+      auto planned = plan(all[i], pairs[i].shape);
+      if (!planned.ok()) return status_of_pair(i, planned.status());
+      size = planned->size;
+      if (!planned_before) {  // else the plan is the same, and only its check was needed
+        batches.others.push_back(std::move(planned->plan));
+        batches.others.back().keep();  // the lists are the user's
       }
     }
     if (!one) batches.by_pair.push_back({.plan = &batches.others.back()});

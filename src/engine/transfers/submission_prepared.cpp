@@ -88,10 +88,9 @@ Submission::PreparedResult Submission::prepare(std::uint64_t peer, Op op,
     if (!planned_before || !plan_holds(state->pairs.back(), *between)) {
       auto planned = plan(*between, shape);
       if (!planned.ok()) return status_of_pair(i, planned.status());
-      if (!planned_before) {
-        size = planned->size;
-        state->plans.push_back(std::move(planned->plan));
-      }
+      size = planned->size;
+      // Else the plan is the same, and only its check was needed.
+      if (!planned_before) state->plans.push_back(std::move(planned->plan));
     }
     add_pair(*state, *std::move(between), size);
     if (Status status = add_size(state->size, size); !status.ok()) return status;

@@ -114,7 +114,8 @@ class LocalEndpoint final : public Endpoint {
   bool is_for_kernel(const LocalInflightBatch& inflight, const LocalPath& path,
                      const BatchSummary& all) const;
   bool can_join(Op op, const BatchPair& pair, const LocalPath& path) const;
-  std::span<const KnownPair> know(const Batch& batch, const LocalPath& path, std::size_t count);
+  std::span<const KnownPair> known_pairs(const Batch& batch, const LocalPath& path,
+                                         std::size_t count);
   // endpoint_bounce.cpp
   void start_bounce(LocalInflightBatch& inflight, const Route& chosen);
   void reroute_bounce(LocalInflightBatch& inflight, const Status& why);

@@ -54,7 +54,7 @@ void LocalEndpoint::join_alike(LocalInflightBatch& inflight, const Batch& batch,
   std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
   joined.reserve(count);
   inflight.local_copy.bases.reserve(count);
-  for (const KnownPair& pair : know(batch, path, count)) {
+  for (const KnownPair& pair : known_pairs(batch, path, count)) {
     if (!pair.liveness.alive()) break;
     copy::PageBases bases{.to = pair.remote_address + pages.remote_base,
                           .from = pair.local_address + pages.local_base};
@@ -67,8 +67,8 @@ void LocalEndpoint::join_alike(LocalInflightBatch& inflight, const Batch& batch,
 }
 
 /// Returns the first of the further pairs, at most `count`, that take the same path.
-std::span<const KnownPair> LocalEndpoint::know(const Batch& batch, const LocalPath& path,
-                                               std::size_t count) {
+std::span<const KnownPair> LocalEndpoint::known_pairs(const Batch& batch, const LocalPath& path,
+                                                      std::size_t count) {
   const WaitingPairs::Place place = batch.more->place();
   std::vector<KnownPair>& pairs = known_pairs_.pairs;
   if (known_pairs_.epoch == path.epoch && known_pairs_.place == place && pairs.size() >= count)
