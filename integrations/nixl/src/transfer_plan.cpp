@@ -1,5 +1,6 @@
 #include "integrations/nixl/src/transfer_plan.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <string>
@@ -30,15 +31,21 @@ struct PairFacts {
   Divider divider;
   std::uint64_t local_base, remote_base;  // offsets of the grid
   bool is_grid = true;
-  std::size_t first = 0;  // place of its blocks
+  std::size_t first;  // place of its blocks
 
-  PairFacts(std::uint64_t size, std::uint64_t local, std::uint64_t remote)
-      : bytes(size), divider(size), local_base(local % size), remote_base(remote % size) {}
+  PairFacts(std::uint64_t size, std::uint64_t local, std::uint64_t remote, std::size_t place)
+      : bytes(size),
+        divider(size),
+        local_base(local % size),
+        remote_base(remote % size),
+        first(place) {}
 
-  bool is_on_grid(std::uint64_t offset, std::uint64_t base) const noexcept {
-    if (offset < base) return false;
+  /// Returns the index on the grid; notes if there is none.
+  std::uint32_t index_of(std::uint64_t offset, std::uint64_t base) noexcept {
     const std::uint64_t index = divider.divide(offset - base);
-    return index <= std::numeric_limits<std::uint32_t>::max() && index * bytes == offset - base;
+    is_grid = is_grid && offset >= base && index <= std::numeric_limits<std::uint32_t>::max() &&
+              index * bytes == offset - base;
+    return static_cast<std::uint32_t>(index);
   }
 };
 
@@ -47,10 +54,7 @@ class PairNumbers {
  public:
   /// Returns the pair's number; `next` if it is new.
   std::uint32_t find(const MemoryHandle* local, const MemoryHandle* remote, std::uint32_t next) {
-    if (local == local_ && remote == remote_) return number_;
-    local_ = local;
-    remote_ = remote;
-    return number_ = numbers_.try_emplace(Key{local, remote}, next).first->second;
+    return numbers_.try_emplace(Key{local, remote}, next).first->second;
   }
 
  private:
@@ -67,26 +71,35 @@ class PairNumbers {
   };
 
   std::unordered_map<Key, std::uint32_t, Hash> numbers_;
-  const MemoryHandle* local_ = nullptr;
-  const MemoryHandle* remote_ = nullptr;
-  std::uint32_t number_ = 0;
 };
 
 Status refused(std::size_t index, const std::string& what) {
   return {Code::invalid_argument, Scope::request, "descriptor " + std::to_string(index) + what};
 }
 
-Status check_range(const DescriptorWithHandle& descriptor, const MemoryHandle& memory,
-                   std::size_t index, const char* side) {
-  const std::uint64_t offset = descriptor.address - memory.address;
-  if (descriptor.address >= memory.address && offset <= memory.bytes &&
-      descriptor.bytes <= memory.bytes - offset)
-    return {};
+/// Returns whether the range lies in the memory. An offset below it is a huge one.
+bool is_within(const MemoryHandle& memory, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  return offset <= memory.bytes && bytes <= memory.bytes - offset;
+}
+
+Status leaves(const DescriptorWithHandle& descriptor, const MemoryHandle& memory, std::size_t index,
+              const char* side) {
   return refused(index,
                  " of the " + std::string(side) + " list, " + std::to_string(descriptor.bytes) +
                      " bytes at address " + std::to_string(descriptor.address) +
                      ", leaves its memory of " + std::to_string(memory.bytes) + " bytes at " +
                      std::to_string(memory.address) + ": register all of it as one descriptor");
+}
+
+/// Returns the values in the order of the pairs' places, of which each takes its next one.
+std::vector<std::uint32_t> in_places(const std::vector<std::uint32_t>& values,
+                                     const std::vector<std::uint32_t>& pair_of,
+                                     std::span<const PairFacts> facts) {
+  std::vector<std::size_t> next;
+  for (const PairFacts& fact : facts) next.push_back(fact.first);
+  std::vector<std::uint32_t> out(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) out[next[pair_of[i]]++] = values[i];
+  return out;
 }
 
 }  // namespace
@@ -99,47 +112,67 @@ Result<TransferPlan> TransferPlan::make(std::span<const DescriptorWithHandle> lo
                       std::to_string(remote.size()) +
                       " remote descriptors: both lists need the same number, at least one");
   TransferPlan out;
+  out.local_index_.resize(local.size());
+  out.remote_index_.resize(local.size());
   std::vector<PairFacts> facts;
   std::vector<std::uint32_t> pair_of(local.size());
   PairNumbers numbers;
+  const MemoryHandle *here = nullptr, *there = nullptr;
+  std::uint32_t number = 0;
+  bool in_order = true;  // the blocks of each pair follow each other
   for (std::size_t i = 0; i < local.size(); ++i) {
-    const auto* here = static_cast<const MemoryHandle*>(local[i].handle);
-    const auto* there = static_cast<const MemoryHandle*>(remote[i].handle);
-    if (here == nullptr || there == nullptr) return refused(i, " has no registered memory");
+    if (local[i].handle == nullptr || remote[i].handle == nullptr)
+      return refused(i, " has no registered memory");
+    const bool same = local[i].handle == here && remote[i].handle == there;
+    here = static_cast<const MemoryHandle*>(local[i].handle);
+    there = static_cast<const MemoryHandle*>(remote[i].handle);
     const std::uint64_t bytes = local[i].bytes;
     if (bytes != remote[i].bytes)
       return refused(i, " has " + std::to_string(bytes) + " bytes here and " +
                             std::to_string(remote[i].bytes) + " there: they must be equal");
     if (bytes == 0) return refused(i, " has 0 bytes: leave it out");
-    if (Status in = check_range(local[i], *here, i, "local"); !in.ok()) return in;
-    if (Status in = check_range(remote[i], *there, i, "remote"); !in.ok()) return in;
     const std::uint64_t local_offset = local[i].address - here->address;
     const std::uint64_t remote_offset = remote[i].address - there->address;
-    const auto next = static_cast<std::uint32_t>(out.pairs_.size());
-    const std::uint32_t number = numbers.find(here, there, next);
-    if (number == next) {
-      out.pairs_.push_back({here, there});
-      facts.emplace_back(bytes, local_offset, remote_offset);
+    if (!is_within(*here, local_offset, bytes)) return leaves(local[i], *here, i, "local");
+    if (!is_within(*there, remote_offset, bytes)) return leaves(remote[i], *there, i, "remote");
+    if (!same) {
+      const auto next = static_cast<std::uint32_t>(out.pairs_.size());
+      number = numbers.find(here, there, next);
+      in_order = in_order && number == next;
+      if (number == next) {
+        out.pairs_.push_back({here, there});
+        facts.emplace_back(bytes, local_offset, remote_offset, i);
+      }
     }
     pair_of[i] = number;
     TransferPlan::Pair& pair = out.pairs_[number];
     ++pair.blocks;
     pair.bytes += bytes;
     PairFacts& fact = facts[number];
-    fact.is_grid = fact.is_grid && bytes == fact.bytes &&
-                   fact.is_on_grid(local_offset, fact.local_base) &&
-                   fact.is_on_grid(remote_offset, fact.remote_base);
+    fact.is_grid = fact.is_grid && bytes == fact.bytes;
+    out.local_index_[i] = fact.index_of(local_offset, fact.local_base);
+    out.remote_index_[i] = fact.index_of(remote_offset, fact.remote_base);
   }
 
-  std::size_t pages = 0, blocks = 0;
-  for (std::size_t i = 0; i < facts.size(); ++i) {
-    std::size_t& place = facts[i].is_grid ? pages : blocks;
-    facts[i].first = place;
-    place += out.pairs_[i].blocks;
+  if (!in_order) {
+    std::size_t place = 0;
+    for (std::size_t i = 0; i < facts.size(); ++i) {
+      facts[i].first = place;
+      place += out.pairs_[i].blocks;
+    }
+    out.local_index_ = in_places(out.local_index_, pair_of, facts);
+    out.remote_index_ = in_places(out.remote_index_, pair_of, facts);
   }
-  out.local_index_.resize(pages);
-  out.remote_index_.resize(pages);
-  out.blocks_.resize(blocks);
+  if (!std::ranges::all_of(facts, &PairFacts::is_grid)) {
+    out.blocks_.resize(local.size());
+    std::vector<std::size_t> next;
+    for (const PairFacts& fact : facts) next.push_back(fact.first);
+    for (std::size_t i = 0; i < local.size(); ++i) {
+      const TransferPlan::Pair& pair = out.pairs_[pair_of[i]];
+      out.blocks_[next[pair_of[i]]++] = {local[i].address - pair.local->address,
+                                         remote[i].address - pair.remote->address, local[i].bytes};
+    }
+  }
   for (std::size_t i = 0; i < facts.size(); ++i) {
     const PairFacts& fact = facts[i];
     TransferPlan::Pair& pair = out.pairs_[i];
@@ -151,21 +184,6 @@ Result<TransferPlan> TransferPlan::make(std::span<const DescriptorWithHandle> lo
                          .remote_index = {out.remote_index_.data() + fact.first, pair.blocks}};
     else
       pair.shape = std::span<const Block>(out.blocks_.data() + fact.first, pair.blocks);
-  }
-  for (std::size_t i = 0; i < local.size(); ++i) {
-    PairFacts& fact = facts[pair_of[i]];
-    const TransferPlan::Pair& pair = out.pairs_[pair_of[i]];
-    const std::uint64_t here = local[i].address - pair.local->address;
-    const std::uint64_t there = remote[i].address - pair.remote->address;
-    const std::size_t place = fact.first++;
-    if (fact.is_grid) {
-      out.local_index_[place] =
-          static_cast<std::uint32_t>(fact.divider.divide(here - fact.local_base));
-      out.remote_index_[place] =
-          static_cast<std::uint32_t>(fact.divider.divide(there - fact.remote_base));
-    } else {
-      out.blocks_[place] = {here, there, local[i].bytes};
-    }
   }
   return out;
 }
