@@ -143,12 +143,16 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
   if (facts.kind != MemoryKind::device && facts.kind != MemoryKind::shared &&
       is_mapped(address, bytes))
     if (Status status = pages_permit(address, bytes, peers); !status.ok()) return status;
+  const auto find_pages = [&] {
+    if (!peers.exclusive && anonymous_.contain(address, bytes)) facts.pages = PageSource::kernel;
+  };
   if (facts.kind != MemoryKind::host) {
     if (!fits(address - facts.allocation, bytes, facts.allocation_bytes))
       return refused(Code::invalid_argument,
                      span_text(address, bytes) + " leave their allocation of " +
                          span_text(facts.allocation, facts.allocation_bytes) +
                          ": register each allocation by itself");
+    if (facts.kind == MemoryKind::pinned) find_pages();
     return insert(facts, std::move(backing));
   }
 
@@ -174,8 +178,7 @@ Result<std::shared_ptr<const Registration>> Registry::add(void* pointer, std::ui
     if (Status pinned = backing->pin(**device); !pinned.ok()) return pinned;
     facts.kind = MemoryKind::pinned;
   }
-  if (!pin && !peers.exclusive && anonymous_.contain(address, bytes))
-    facts.pages = PageSource::kernel;
+  find_pages();
   return insert(facts, std::move(backing));
 }
 

@@ -55,6 +55,27 @@ TEST(Route, EachPairOfKindsBetweenTwoProcesses) {
   }
 }
 
+TEST(Route, WhatIsSmallGoesThroughAPinnedSlotAndWakesNoPeer) {
+  for (const MemoryKind theirs : {host, pinned}) {
+    RouteFacts f = facts(device, theirs, Mapped::nothing);
+    f.shape = {.blocks = 1, .bytes = 64u << 10};
+    EXPECT_EQ(route(f).where, Where::peer) << "without slots";
+    f.slots = true;
+    EXPECT_EQ(route(f).where, Where::here);
+    EXPECT_TRUE(route(f).through_slot);
+    EXPECT_EQ(path_of(f, route(f)), "kernel+copy_engine");
+    EXPECT_GT(describe(f, route(f)).expected_gbps, 0);
+    ++f.shape.bytes;
+    EXPECT_EQ(route(f).where, Where::peer) << "too large";
+    f.shape = {.blocks = 65, .bytes = 65};
+    EXPECT_EQ(route(f).where, Where::peer) << "too many blocks";
+    f.shape = {.blocks = 64, .bytes = 64};
+    EXPECT_TRUE(route(f).through_slot);
+    f.cross_process = false;
+    EXPECT_EQ(route(f).where, Where::peer) << "the kernel does not copy";
+  }
+}
+
 TEST(Route, ManySmallBlocksGoByTheKernelWhereItIsLoaded) {
   RouteFacts f = facts(device, device, Mapped::cuda_ipc);
   f.shape = {.blocks = 4096, .bytes = 4096u * 4096u};

@@ -238,8 +238,11 @@ bool PeerScheduler::has_work() {
 void PeerScheduler::wait(const TransferState& transfer, base::Time begin, base::Time limit) {
   const base::Clock& clock = base::Clock::steady();
   const auto is_quiet = [&] { return transfer.quiet.load(std::memory_order_acquire); };
-  if (transfer.by_user.for_waiter())
+  const auto copy = [&] {
+    if (!transfer.by_user.for_waiter()) return;
     while (!is_quiet() && clock.now() < limit && transfer.by_user.make()) continue;
+  };
+  copy();
   ++looks_;
   ++waiters_;
   for (base::Time now = begin; !is_quiet() && now < limit;) {
@@ -252,6 +255,7 @@ void PeerScheduler::wait(const TransferState& transfer, base::Time begin, base::
     } else {
       std::this_thread::yield();
     }
+    copy();  // of which a look may have begun more
     if (!is_quiet()) now = clock.now();
   }
   --waiters_;

@@ -107,13 +107,16 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   }
   posted.path = inflight.path;
   posted.joined = own.joined.size();
-  if (own.by_caller && copy_at_once(inflight)) {
+  const LocalCopy& copy = inflight.local_copy;
+  if (copy.by_caller && copy_at_once(inflight)) {
     inflight_.pop_back();
     posted.ended = true;
     return posted;
   }
-  if (own.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))
-    posted.callers_copy = {.id = inflight.local_copy.ticket, .now = own.by_caller};
+  if (copy.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))
+    posted.callers_copy = {.id = copy.ticket, .now = copy.by_caller};
+  else if (inflight.second != nullptr && inflight.remote->prompt())
+    posted.callers_copy.id = inflight.second->id;
   ++ours_;
   return posted;
 }
@@ -140,9 +143,9 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
                            ? route(f)
                            : Route{.where = Where::here, .method = copy::Method::sm_kernel};
   const bool resident = chosen.method == copy::Method::resident;
-  const bool by_gpu =
-      chosen.where == Where::here && (resident || chosen.method == copy::Method::copy_engine ||
-                                      chosen.method == copy::Method::sm_kernel);
+  const bool by_gpu = chosen.where == Where::here && !chosen.through_slot &&
+                      (resident || chosen.method == copy::Method::copy_engine ||
+                       chosen.method == copy::Method::sm_kernel);
   inflight.path = {.path = path_of(f, chosen), .by_peer = chosen.where == Where::peer};
   const bool by_index = shape.pages != nullptr && by_gpu &&
                         chosen.method == copy::Method::sm_kernel &&
@@ -170,6 +173,8 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     inflight.state = BatchState::requested;
     return {};
   }
+  if (chosen.through_slot)
+    return begin_through_slot(inflight, path, chosen.method, shape.blocks(), batch.caller_copies);
   if (chosen.where == Where::nowhere)  // `unsupported` makes the peer try another route
     return {inflight.for_peer() ? Code::unsupported : Code::unreachable, Scope::request,
             "no path between " + std::string(name_of(f.local)) + " memory here and " +
@@ -204,10 +209,10 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
            : inflight.place(here, there, shape.blocks());
   inflight.state = BatchState::copying;
   if (own != nullptr)
-    own->by_caller = batch.caller_copies && is_for_caller(inflight) &&
-                     copy::CpuCopier::is_small(local_copy.pieces);
+    local_copy.by_caller = batch.caller_copies && is_for_caller(inflight) &&
+                           copy::CpuCopier::is_small(local_copy.pieces);
   Status status = start_some(inflight, streams, event);
-  if (own != nullptr && !status.ok()) own->by_caller = false;
+  if (!status.ok()) local_copy.by_caller = false;
   // advance() tries again, except after an event, which is valid during this call only.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
   if (by_index) local_copy.keep_indices();
@@ -240,12 +245,6 @@ bool LocalEndpoint::copy_at_once(LocalInflightBatch& inflight) {
 bool LocalEndpoint::is_sealed(const LocalInflightBatch& inflight) {
   return inflight.target->key.kind == MemoryKind::shared &&
          inflight.remote->key().kind == MemoryKind::shared;
-}
-
-bool LocalEndpoint::copy_as_caller(CallersCopy copy) {
-  if (!copy.now) return transport_.copiers.cpu->help(copy.id);
-  transport_.copiers.cpu->run(copy.id);
-  return true;
 }
 
 /// Estimates when a request ends; the peer runs requests one after the other.

@@ -5,7 +5,8 @@
 // requests the copy by message (`offer` once per region, then `execute`); likewise it runs the
 // peer's requests. If neither side reaches both, the batch goes in chunks through bounce memory
 // that both map. Each chunk is a bounce step of two phases, one run here and one by the peer
-// (endpoint_bounce.cpp).
+// (endpoint_bounce.cpp). Small batches with private memory of the peer take two copies of this side
+// instead (endpoint_slot.cpp).
 // Threads: one thread at a time for each Endpoint, under its peer's mutex, and for all of a
 // transport, which share copiers, under SharedCopiers::mutex; queue_retract() and
 // unmapped_here() any thread.
@@ -127,6 +128,11 @@ class LocalEndpoint final : public Endpoint {
   PollHint bounce_poll_hint(const LocalInflightBatch& parent, const BouncedBatch& bounced,
                             base::Time now) const;
   const cuda::Device* own_device(const PublishedRegion& local) const;
+  // endpoint_slot.cpp
+  Status begin_through_slot(LocalInflightBatch& inflight, const LocalPath& path,
+                            copy::Method method, std::span<const Block> blocks, bool caller_copies);
+  static bool take_second_copy(LocalInflightBatch& inflight);
+  copy::Ticket ticket_across(std::uint64_t id) const LINKSPAN_EXCLUDES(transport_.copiers.mutex);
 
   Status on_offer(std::span<const std::byte> bytes, std::span<base::Fd> fds);
   Status on_execute(std::span<const std::byte> bytes);
@@ -147,7 +153,7 @@ class LocalEndpoint final : public Endpoint {
   std::list<LocalInflightBatch, base::RecyclingAllocator<LocalInflightBatch>> inflight_;
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
   KnownPairs known_pairs_;                           // of the last transfer that joined pairs
-  std::uint64_t last_request_id_ = 0;
+  std::uint64_t last_request_id_ = 0, slot_batches_ = 0;
   // By GPU; null: host memory.
   std::map<const cuda::Device*, std::shared_ptr<BounceBuffer>> bounce_buffers_;
   Status gpu_bounce_buffer_;                           // why there is no GPU bounce buffer

@@ -27,6 +27,8 @@ RouteFacts LocalEndpoint::facts(Op op, const PublishedRegion& local, const Impor
   if (!kernels) f.why_no_kernel = "TransferOptions::copy_ctas is 0";
   if (f.mapped == Mapped::nothing) {
     f.own_kernel = kernels && path.copiers != nullptr && path.copiers->usual->has_kernel();
+    f.slots = remote.key().anonymous && path.copiers != nullptr && path.copiers->slots != nullptr &&
+              path.copiers->slots->has_room();
     return f;
   }
   const GpuCopiers* const copiers = path.copiers;

@@ -17,7 +17,6 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
       ctas = std::min(gpu->usual->ctas(), ctas);
   const std::span<const copy::Piece> wave = local_copy.next_pieces();
   const PeerProcess process = channel_.process();
-  const auto* const own = std::get_if<OwnBatch>(&inflight.role);
   auto ticket = local_copy.copier->start(
       {.method = local_copy.method,
        .pieces = wave,
@@ -36,7 +35,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
                                                 : inflight.remote->key().kind),
        .guarded = touches_private_memory(inflight),
        .sealed = is_sealed(inflight),
-       .by_caller = own != nullptr && own->by_caller,
+       .by_caller = local_copy.by_caller,
        .after = streams.after,
        .stream = streams.stream,
        .release = streams.wants_event && wave.size() == local_copy.pieces.size() ? event : nullptr,
@@ -77,7 +76,7 @@ void LocalEndpoint::advance(LocalInflightBatch& inflight) {
       inflight.end = *std::move(end);
       transport_.copiers.count(local_copy.method, local_copy.blocks_with_copier);
     }
-    if (inflight.end.ok() && local_copy.left()) {
+    if (inflight.end.ok() && (local_copy.left() || take_second_copy(inflight))) {
       if (inflight.canceled)
         inflight.end = Status(Code::canceled, Scope::request, "canceled");
       else if (Status status = start_some(inflight); status.ok())

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -62,7 +63,6 @@ struct OwnBatch {
   // The peer's regions of the further pairs that it has, borrowed as Batch::remote is.
   std::vector<const ImportedMemory*> joined;
   std::unique_ptr<BouncedBatch> bounced;
-  bool by_caller = false;  // the caller of post() copies it
 };
 
 /// Role: a copy that the peer has requested.
@@ -93,6 +93,7 @@ struct LocalCopy {
   copy::Copier* copier = nullptr;
   copy::Ticket ticket = 0;             // 0: the copier has nothing
   std::size_t blocks_with_copier = 0;  // in the order of `ticket`
+  bool by_caller = false;              // the caller of post() copies it
 
   /// Returns true if `method` is one of a GPU with orders of many pieces.
   bool by_gpu() const noexcept;
@@ -108,6 +109,13 @@ struct LocalCopy {
   void stop() {
     if (ticket != 0) copier->abort(ticket);
   }
+};
+
+/// The second copy of a batch that goes through a pinned slot.
+struct SecondCopy {
+  PinnedSlots::Acquired slot;
+  std::optional<LocalCopy> copy;  // nothing: it has become LocalInflightBatch::local_copy
+  std::uint64_t id = 0;           // CallersCopy::id, while it is the kernel's
 };
 
 /// A request to the peer to copy a batch.
@@ -140,6 +148,7 @@ struct LocalInflightBatch {
                                             // retract() waits until the `uses` for peers end
   std::vector<Block> blocks;                // unless this side executes alone
   LocalCopy local_copy;
+  std::unique_ptr<SecondCopy> second;  // null: it goes through no pinned slot
   PeerRequest request;
   Status end;
 

@@ -74,11 +74,13 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     if (auto made = copy::Calibration::create(**device, (*copier)->ctas()); made.ok())
       calibration = *std::move(made);
   if (Status status = copiers.cpu->serve(**device); !status.ok()) return status;
+  auto slots = PinnedSlots::create(*options_.topology, **device);  // without: slower, no error
   (*copier)->set_relay(copy::Relay::create(*options_.topology, **device, options_.relay_gpus));
   ImportTable::Imports imported;
   {
     const base::MutexLock lock(mutex_);
-    gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration)};
+    gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration),
+                             slots.ok() ? *std::move(slots) : nullptr};
     imported = imports_.all();
   }
   ++copiers.epoch;

@@ -27,6 +27,7 @@
 #include "memory/registry.hpp"
 #include "transport/local/import_table.hpp"
 #include "transport/local/mapping_cache.hpp"
+#include "transport/local/pinned_slots.hpp"
 #include "transport/local/published_regions.hpp"
 
 namespace linkspan::transport::local {
@@ -64,6 +65,7 @@ struct GpuCopiers {
   std::unique_ptr<copy::GpuCopier> usual;
   std::unique_ptr<copy::ResidentCopier> resident;  ///< Null: our kernels cannot run there.
   std::unique_ptr<copy::Calibration> calibration;  ///< Null: likewise, or calibrate is off.
+  std::unique_ptr<PinnedSlots> slots;              ///< Null: no memory for them.
 };
 
 /// The CpuCopier, the counters, and the mutex and the epoch of all copiers.

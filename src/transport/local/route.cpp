@@ -23,7 +23,7 @@ constexpr std::size_t kByKernel = 6, kByBounce = 7;
 std::size_t reach_of(const RouteFacts& f, const Route& chosen) {
   if (chosen.where == Route::Where::both) return kByBounce;
   if (chosen.where == Route::Where::peer) return static_cast<std::size_t>(f.peer_mapped);
-  if (chosen.method == copy::Method::cross_process) return kByKernel;
+  if (chosen.method == copy::Method::cross_process || chosen.through_slot) return kByKernel;
   return static_cast<std::size_t>(f.mapped);
 }
 
@@ -84,6 +84,33 @@ Route bounce(const RouteFacts& f) {
   return chosen;
 }
 
+/// Returns whether the batch goes through a pinned slot: it is small, and to ask the peer takes
+/// longer than two copies.
+bool fits_slot(const RouteFacts& f) {
+  return f.slots && f.cross_process && f.may_ask_peer && on_gpu(f.local) &&
+         f.shape.bytes <= kSlotBatchBytes && f.shape.blocks <= kSlotBatchBlocks;
+}
+
+Route through_slot(const RouteFacts& f) {
+  return {.where = Route::Where::here,
+          .method = copy::choose_gpu({.pieces = f.shape.blocks,
+                                      .bytes = f.shape.bytes,
+                                      .link = copy::Link::host,
+                                      .kernel_available = f.own_kernel}),
+          .through_slot = true};
+}
+
+/// Estimates the rate of both copies.
+double slot_gbps(const RouteFacts& f, const Route& chosen) {
+  if (f.shape.bytes == 0) return 0;
+  const Duration by_gpu =
+      copy::expected_time(chosen.method, copy::Link::host, f.shape.bytes, f.shape.blocks);
+  const Duration across = copy::expected_time(copy::Method::cross_process, copy::Link::host,
+                                              f.shape.bytes, f.shape.blocks);
+  return static_cast<double>(f.shape.bytes) /
+         static_cast<double>(std::chrono::nanoseconds(by_gpu + across).count());
+}
+
 /// Estimates the rate: both phases of the first chunk, then the slower phase of each other chunk.
 double bounced_gbps(const RouteFacts& f, const Route& chosen) {
   if (f.shape.bytes == 0) return 0;
@@ -107,6 +134,7 @@ Route route(const RouteFacts& f) noexcept {
   // Private memory of the peer. Between CPUs the kernel copies. A request to the peer would be a
   // detour: it would copy by the kernel as well.
   if (!gpu && f.cross_process) return {here, copy::Method::cross_process};
+  if (fits_slot(f)) return through_slot(f);
   if (f.may_ask_peer && f.peer_can_map) return {peer, peer_method(f)};
   return f.may_ask_peer && f.bounce ? bounce(f) : Route{};
 }
@@ -153,6 +181,14 @@ Explanation describe(const RouteFacts& f, const Route& chosen) {
   };
   switch (chosen.where) {
     case Route::Where::here: {
+      if (chosen.through_slot) {
+        out.executor = "here";
+        out.reason =
+            "it is small: our GPU copies to or from pinned memory, and the kernel between that and "
+            "the peer's private memory, without the peer";
+        out.expected_gbps = slot_gbps(f, chosen);
+        break;
+      }
       const bool start_bounce = chosen.method == copy::Method::cross_process;
       out.executor = "here";
       out.reason = start_bounce

@@ -34,7 +34,9 @@ struct RouteFacts {
   bool bounce = false;         ///< This side can allocate memory that both sides map.
   bool bounce_on_gpu = false;  ///< Both ends are GPU memory; the bounce memory would be of our GPU.
   std::string_view why_no_gpu_bounce{};
-  bool own_kernel = false;                 ///< The copy kernel is loaded on our GPU.
+  bool own_kernel = false;  ///< The copy kernel is loaded on our GPU.
+  /// Our GPU has a free pinned slot, and the kernel alone answers page faults of the peer's memory.
+  bool slots = false;
   unsigned threads = copy::kUsualThreads;  ///< CPU threads that copy here; the peer's are unknown.
   unsigned links = 1;  ///< PCIe links for a large copy from the host to a GPU (copy/relay.hpp).
   copy::Link link = copy::Link::host;
@@ -52,6 +54,9 @@ struct RouteFacts {
 inline constexpr std::uint64_t kHostChunk = 4u << 20, kGpuChunk = 8u << 20;
 inline constexpr unsigned kBounceChunks = 4;  ///< In each bounce memory.
 
+/// Maximum of a batch that goes through a pinned slot; the peer copies larger ones sooner.
+inline constexpr std::uint64_t kSlotBatchBytes = std::uint64_t{64} << 10, kSlotBatchBlocks = 64;
+
 constexpr bool on_gpu(MemoryKind kind) noexcept { return kind == MemoryKind::device; }
 
 struct Route {
@@ -62,6 +67,9 @@ struct Route {
   // bounce memory and its own.
   copy::Link near_link = copy::Link::host, far_link = copy::Link::host;
   copy::Method far_method = copy::Method::cpu_threads;  ///< The peer's expected choice.
+  /// With `here`: `method` between the GPU and a pinned slot, cross_process between the slot and
+  /// the peer's memory.
+  bool through_slot = false;
 };
 
 /// Chooses the route.
