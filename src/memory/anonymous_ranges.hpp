@@ -1,5 +1,5 @@
 // memory/anonymous_ranges.hpp - the memory of this process whose page faults the kernel answers
-// alone: anonymous memory without userfaultfd.
+// alone: anonymous memory, private or shared, without userfaultfd.
 //
 // Asked at registration, because copies across processes that touch no other memory end soon. Off
 // the path of a byte.

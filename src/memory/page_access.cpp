@@ -74,7 +74,8 @@ std::optional<PageRange> parse_range(std::string_view line) {  // begin-end rwxp
   std::string_view device(at.ptr, end);
   for (int fields = 0; fields < 3; ++fields)
     device.remove_prefix(std::min(device.find(' '), device.size() - 1) + 1);
-  range.of_file = device != "00:00 0" && !device.starts_with("00:00 0 ");
+  range.of_file = device != "00:00 0" && !device.starts_with("00:00 0 ") &&
+                  !line.ends_with(" /dev/zero (deleted)");
   return range;
 }
 

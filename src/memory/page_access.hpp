@@ -20,7 +20,9 @@ struct PageAccess {
 struct PageRange {
   std::uint64_t begin = 0, end = 0;
   PageAccess access;
-  bool of_file = false;  ///< Of a file or shared memory; else anonymous. Set by parse_range().
+  /// Of a file or a memfd; else anonymous, also shared, as cudaHostAlloc makes it. Set by
+  /// parse_range().
+  bool of_file = false;
 };
 
 /// Parses a mapping's line in /proc/self/maps or smaps; nothing: it is none.

@@ -36,7 +36,7 @@ struct RegionId {
 enum class PageSource : std::uint8_t {
   other,
   pool,    ///< A stream-ordered pool of CUDA's.
-  kernel,  ///< The kernel alone: private host memory as AnonymousRanges finds it.
+  kernel,  ///< The kernel alone: host memory as AnonymousRanges finds it.
 };
 
 /// One of several adjacent allocations that cuMemMap mapped.

@@ -2,22 +2,26 @@
 // of this process, through a pinned slot. Nothing waits for the peer. Every byte is verified.
 #include <signal.h>
 
+#include <tuple>
+
 #include "tests/conformance/engine_world.hpp"
 
 namespace linkspan::test {
 namespace engine_slot_test {
 
 constexpr std::uint64_t kMiB = 1u << 20, kMost = 64u << 10;
-constexpr Kind kNear = kKinds[0], kFar = kKinds[3];
+constexpr Kind kNear = kKinds[0];
 
-class EngineSlot : public ::testing::TestWithParam<Op> {
+class EngineSlot : public ::testing::TestWithParam<std::tuple<Op, Kind>> {
  protected:
+  static Op op() { return std::get<0>(GetParam()); }
   void SetUp() override {
-    const Status status = kinds_here({kNear, kFar});
+    const Kind far = std::get<1>(GetParam());
+    const Status status = kinds_here({kNear, far});
     if (!status.ok()) GTEST_SKIP() << status.to_string();
     pair = std::make_unique<Pair>();
     here = Held::make(pair->engine, {.kind = kNear.name});
-    pair->far.add("there", {.kind = kFar.name});
+    pair->far.add("there", {.kind = far.name});
     there = pair->remote("there");
   }
   void TearDown() override {
@@ -25,16 +29,16 @@ class EngineSlot : public ::testing::TestWithParam<Op> {
     pair.reset();
   }
   Result<Transfer> submit(std::span<const Block> blocks, const TransferOptions& options = {}) {
-    return GetParam() == Op::write ? pair->peer.write(here.region, there, blocks, options)
-                                   : pair->peer.read(here.region, there, blocks, options);
+    return op() == Op::write ? pair->peer.write(here.region, there, blocks, options)
+                             : pair->peer.read(here.region, there, blocks, options);
   }
   /// Moves the blocks by that path and verifies every byte of both sides.
   void move(std::span<const Block> blocks, const char* path) {
-    expect_moved(pair->far, "there", here, GetParam(), blocks, seeds += 2,
+    expect_moved(pair->far, "there", here, op(), blocks, seeds += 2,
                  [&] { return submit(blocks, {.require = path}); });
   }
   Explanation explain(std::uint64_t blocks, std::uint64_t bytes) {
-    return take(pair->peer.explain(GetParam(), here.region, there, blocks, bytes));
+    return take(pair->peer.explain(op(), here.region, there, blocks, bytes));
   }
 
   Held here;  // outlives the Engine
@@ -76,7 +80,7 @@ TEST_P(EngineSlot, WaitsForNoPeer) {
   pair->far.process().signal(SIGSTOP);
   EXPECT_EQ(finished(submit(std::span(&block, 1))).to_string(), "ok");
   pair->far.process().signal(SIGCONT);
-  if (GetParam() == Op::write)
+  if (op() == Op::write)
     EXPECT_EQ(pair->far.difference("there", 4, {{13, 3, 11, 4096}}), "");
   else
     EXPECT_EQ(here.difference(3, {{11, 4, 13, 4096}}), "");
@@ -84,7 +88,7 @@ TEST_P(EngineSlot, WaitsForNoPeer) {
 
 TEST_P(EngineSlot, TakesMoreAtOnceThanThereAreSlots) {
   constexpr std::uint64_t kParts = 256, kPart = kMiB / kParts;
-  expect_moved(pair->far, "there", here, GetParam(), {{Block{0, 0, kMiB}}}, 900, [&] {
+  expect_moved(pair->far, "there", here, op(), {{Block{0, 0, kMiB}}}, 900, [&] {
     std::vector<Transfer> transfers;
     for (std::uint64_t i = 0; i + 1 < kParts; ++i) {
       const Block part{i * kPart, i * kPart, kPart};
@@ -127,10 +131,14 @@ TEST_P(EngineSlot, EndsAllWhenThePeerIsKilled) {
   EXPECT_FALSE(finished(submit(std::span(&block, 1))).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, EngineSlot, ::testing::Values(Op::write, Op::read),
-                         [](const auto& param) {
-                           return std::string(param.param == Op::write ? "write" : "read");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Every, EngineSlot,
+    ::testing::Combine(::testing::Values(Op::write, Op::read),
+                       ::testing::Values(kKinds[2], kKinds[3])),
+    [](const auto& param) {
+      const char* const op = std::get<0>(param.param) == Op::write ? "writes_to_" : "reads_from_";
+      return op + std::string(std::get<1>(param.param).name);
+    });
 
 }  // namespace engine_slot_test
 }  // namespace linkspan::test

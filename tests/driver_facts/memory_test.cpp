@@ -1,12 +1,16 @@
 // Tests what pointers reveal, what memory handles stand for, and which objects outlive others.
 #include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <set>
 
 #include "cuda/kernels.hpp"
+#include "memory/anonymous_ranges.hpp"
 #include "tests/driver_facts/far_process.hpp"
 
 namespace linkspan::test {
@@ -117,6 +121,20 @@ TEST_F(Identity, MemoryIsPinnedOnceAndForAllGpus) {
   EXPECT_EQ(cu->cuMemHostUnregister(memory), CUDA_SUCCESS);
   EXPECT_EQ(cu->cuMemHostUnregister(memory), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   munmap(mapped, 4 * kPage);
+}
+
+TEST_F(Identity, PinnedMemoryIsAnonymousAndTheKernelCopiesIt) {
+  constexpr std::size_t kBytes = 8192;
+  void* pinned = nullptr;
+  ASSERT_EQ(cu->cuMemHostAlloc(&pinned, kBytes, 0), CUDA_SUCCESS);
+  EXPECT_TRUE(memory::AnonymousRanges().contain(address_of(pinned), kBytes));
+  std::uint64_t word = 77;
+  iovec here{&word, sizeof word}, there{static_cast<std::byte*>(pinned) + 4097, sizeof word};
+  EXPECT_EQ(process_vm_writev(getpid(), &here, 1, &there, 1, 0), 8) << std::strerror(errno);
+  word = 0;
+  EXPECT_EQ(process_vm_readv(getpid(), &here, 1, &there, 1, 0), 8) << std::strerror(errno);
+  EXPECT_EQ(word, 77u);
+  EXPECT_EQ(cu->cuMemFreeHost(pinned), CUDA_SUCCESS);
 }
 
 TEST_F(Identity, OrdinalsDifferBetweenProcesses) {

@@ -45,14 +45,19 @@ TEST_F(AnonymousRangesTest, ReadsMappingsThatWereMadeSince) {
   EXPECT_TRUE(ranges_.contain(reinterpret_cast<std::uintptr_t>(fresh.at()), std::size_t{1} << 30));
 }
 
-TEST_F(AnonymousRangesTest, LeavesFilesSharedMemoryAndHolesOut) {
+TEST_F(AnonymousRangesTest, ContainsSharedMemoryWithoutAFile) {
+  map(5, MAP_SHARED | MAP_ANONYMOUS, -1);
+  EXPECT_TRUE(is_anonymous(3 * kPage, 5 * kPage));
+}
+
+TEST_F(AnonymousRangesTest, LeavesFilesAndHolesOut) {
   const auto file = test::take(base::make_memfd("anonymous_ranges_test", kPage));
   map(2, MAP_PRIVATE, file.get());
   EXPECT_FALSE(is_anonymous(0, kPages * kPage));
   EXPECT_FALSE(is_anonymous(2 * kPage + 1, 1));
   EXPECT_TRUE(is_anonymous(0, 2 * kPage));
   EXPECT_TRUE(is_anonymous(3 * kPage, 5 * kPage));
-  map(5, MAP_SHARED | MAP_ANONYMOUS, -1);
+  map(5, MAP_SHARED, file.get());
   EXPECT_FALSE(is_anonymous(3 * kPage, 5 * kPage));
   ::munmap(at(7), kPage);
   clock_.advance(AnonymousRanges::kFresh);

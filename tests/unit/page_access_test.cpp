@@ -54,7 +54,8 @@ TEST(PageRangeTest, IsParsed_WhateverTheFileIsCalled) {
   EXPECT_FALSE(parse_range("1000-2000 rw-p 00000000 00:00 0")->of_file);
   EXPECT_FALSE(parse_range("1000-2000 -w-p 00000000 00:00 0    [heap]")->of_file);
   EXPECT_FALSE(parse_range("1000-2000 -w-p 00000000 00:00 0")->access.read);
-  EXPECT_TRUE(parse_range("1000-2000 rw-s 00000000 00:01 7    /dev/zero (deleted)")->of_file);
+  EXPECT_FALSE(parse_range("1000-2000 rw-s 00000000 00:01 7    /dev/zero (deleted)")->of_file);
+  EXPECT_TRUE(parse_range("1000-2000 rw-s 00000000 00:01 7    /memfd:x (deleted)")->of_file);
   for (const char* other : {"", "Anonymous:   4 kB", "1000", "1000-", "1000-2000", "VmFlags: rd"})
     EXPECT_FALSE(parse_range(other).has_value()) << other;
 }

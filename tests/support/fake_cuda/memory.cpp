@@ -81,7 +81,7 @@ CUresult allocate_host(Call& call, Kind kind, std::size_t bytes, std::uint64_t* 
   if (call.error != CUDA_SUCCESS) return call.error;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   void* memory =
-      mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   *base = address_of(memory);
   add(kind, call.device->ordinal, *base, bytes, static_cast<std::byte*>(memory));
