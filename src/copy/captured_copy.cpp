@@ -19,7 +19,8 @@ constexpr std::size_t kListAt = 128;  // after the gate, in a cache line of its 
 
 /// Is what the kernel has as LinkspanCapturedGate.
 struct CapturedGate {
-  std::uint64_t closed, skipped, left, entered;
+  std::uint32_t closed, entered;
+  std::uint64_t skipped, left;
 };
 static_assert(sizeof(CapturedGate) <= kListAt);
 
@@ -71,7 +72,7 @@ struct CapturedCopy::HostPart {
   alignas(128) std::uint64_t completed;
   std::uint64_t refused;
   alignas(128) std::uint64_t left;
-  std::uint64_t entered, answered;
+  std::uint64_t closed_and_entered, answered;
 };
 
 Result<std::shared_ptr<CapturedCopy>> CapturedCopy::create(std::shared_ptr<cuda::Topology> topology,
@@ -142,7 +143,7 @@ void CapturedCopy::close_gate() {
 }
 
 /// Closes the gate and reads it: `left` before `entered`, because a CTA that leaves between the two
-/// would else hide one that runs.
+/// would else hide one that runs. `entered` wraps around.
 Status CapturedCopy::ask() {
   ++asked_;
   const auto scope = device_.enter();
@@ -152,9 +153,9 @@ Status CapturedCopy::ask() {
   const auto copy = [&](std::uint64_t& to, std::size_t from) {
     return stream.copy(*scope, memory_->host.device_address(&to), gate + from, sizeof to);
   };
-  Status status = stream.write_value(*scope, gate + offsetof(CapturedGate, closed), 1);
+  Status status = stream.write_value32(*scope, gate + offsetof(CapturedGate, closed), 1);
   if (status.ok()) status = copy(host().left, offsetof(CapturedGate, left));
-  if (status.ok()) status = copy(host().entered, offsetof(CapturedGate, entered));
+  if (status.ok()) status = copy(host().closed_and_entered, offsetof(CapturedGate, closed));
   if (status.ok())
     status = stream.write_value(*scope, memory_->host.device_address(&host().answered), asked_);
   return status;
@@ -164,7 +165,9 @@ bool CapturedCopy::is_quiet() {
   if (quiet_) return true;
   if (last_ask_.ok() && read(host().answered) == asked_) {
     const std::uint64_t left = host().left;
-    quiet_ = left == host().entered && left == (completed() + refused()) * ctas_;
+    const auto entered = static_cast<std::uint32_t>(host().closed_and_entered >> 32);
+    quiet_ =
+        static_cast<std::uint32_t>(left) == entered && left == (completed() + refused()) * ctas_;
     if (quiet_) return true;
     last_ask_ = ask();
   } else if (last_ask_.ok()) {

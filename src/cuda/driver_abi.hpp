@@ -204,6 +204,8 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
   X(cuUserObjectRelease, 11030, (CUuserObject object, unsigned references))                      \
   X(cuGraphRetainUserObject, 11030,                                                              \
     (CUgraph graph, CUuserObject object, unsigned references, unsigned flags))                   \
+  X(cuStreamWriteValue32, 11070,                                                                 \
+    (CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned flags))                 \
   X(cuStreamWriteValue64, 11070,                                                                 \
     (CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned flags))                 \
   X(cuStreamWaitValue64, 11070,                                                                  \

@@ -31,6 +31,13 @@ Status Stream::write_value(const DeviceScope& scope, CUdeviceptr flag, std::uint
                    "cuStreamWriteValue64");
 }
 
+Status Stream::write_value32(const DeviceScope& scope, CUdeviceptr flag, std::uint32_t value) {
+  const Driver& driver = scope.driver();
+  return to_status(driver,
+                   driver.cuStreamWriteValue32(stream_, flag, value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                   "cuStreamWriteValue32");
+}
+
 Status Stream::wait_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value) {
   const Driver& driver = scope.driver();
   return to_status(driver,

@@ -46,6 +46,8 @@ class Stream {
   /// the host and to peers (fact: Streams.AWriteValueIsBehindTheCopyBeforeIt). `flag` is a device
   /// address, of mapped host memory for a completion.
   Status write_value(const DeviceScope& scope, CUdeviceptr flag, std::uint64_t value);
+  /// Does the same for a flag of 4 bytes.
+  Status write_value32(const DeviceScope& scope, CUdeviceptr flag, std::uint32_t value);
   /// Makes all that is submitted from now on wait until `flag` is at least `value`. Use only on a
   /// stream of its own: the driver's scheduler does not see such waits (docs/cuda_notes.md,
   /// "streams").

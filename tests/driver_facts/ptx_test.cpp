@@ -99,16 +99,16 @@ TEST_F(Ptx, TheCopyKernelFencesNothing) {
   }
 }
 
-TEST_F(Ptx, TheCapturedKernelFencesAroundItsGateAndReleasesItsCount) {
+TEST_F(Ptx, TheCapturedKernelFencesBeforeItLeavesAndBeforeItCounts) {
   ASSERT_TRUE(kernels.contains("linkspan_copy_captured"));
   const Lines& lines = kernels.at("linkspan_copy_captured");
-  // After `entered`, before `left`, and between `left` and the count.
+  // Before `left`, and between `left` and the count.
   std::string order;
   for (const std::string& line : lines)
-    for (const char* text : {"fence.sc.sys", "atom.relaxed.sys.global.add.u64",
-                             "red.release.sys.global.add.u64", "bar.sync"})
+    for (const char* text : {"fence.acq_rel.sys", "atom.relaxed.sys.global.add.u64",
+                             "red.relaxed.sys.global.add.u64", "bar.sync"})
       if (line.starts_with(text)) order += std::string(text).substr(0, 1);
-  EXPECT_TRUE(order.starts_with("afb")) << order;
+  EXPECT_TRUE(order.starts_with("ab")) << order;
   EXPECT_TRUE(order.ends_with("bfafr")) << order;
   EXPECT_EQ(with(lines, "ld.relaxed.sys.global.u32").size(), with(lines, "ld.relaxed").size());
 }

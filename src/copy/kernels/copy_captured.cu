@@ -8,11 +8,12 @@
 //   Guarantee  a launch that is counted in `completed` has copied every piece before, visible to a
 //              reader of the count that acquires, at system scope: to this CPU, and through a
 //              message of this CPU's to the peer (fact:
-//              Ptx.TheCapturedKernelFencesAroundItsGateAndReleasesItsCount).
-//   Gate       each CTA adds one to `entered`, fences, and reads `closed` then; when it copies no
-//              more it fences and adds one to `left`. Who closes the gate writes `closed`, then
-//              reads `left` and after it `entered`. If they are equal, no CTA that found the gate
-//              open still runs, and none will find it open. `closed` is never reset.
+//              Ptx.TheCapturedKernelFencesBeforeItLeavesAndBeforeItCounts).
+//   Gate       each CTA adds one to `entered` and reads `closed` by one atomic operation on the 8
+//              bytes of both; when it copies no more it fences and adds one to `left`. Who closes
+//              the gate writes the 4 bytes of `closed`, which the GPU's L2 cache orders among those
+//              operations, then reads `left` and after it `entered`. If they are equal, no CTA that
+//              found the gate open still runs, and none will find it open. `closed` is never reset.
 //   Refusal    a CTA that leaves a piece out sets `skipped`, and so does each that finds the gate
 //              closed. The last CTA of a launch counts it as completed or as refused.
 //   Overlap    launches of one graph executable never overlap. If those of two do, a count may run
@@ -23,9 +24,9 @@
 
 /// Matches the host's CapturedGate, in the GPU's memory.
 struct LinkspanCapturedGate {
-  unsigned closed, unused;  // written as one word of 8 bytes
-  unsigned skipped, unused_too;
-  unsigned long long left, entered;
+  unsigned long long closed_and_entered;  // `closed` in the low half, `entered` in the high one
+  unsigned skipped, unused;
+  unsigned long long left;
 };
 
 /// Matches the host's CapturedCounts, in mapped host memory. Only this GPU adds to it, so that no
@@ -43,19 +44,20 @@ struct LinkspanCaptured {
 
 namespace {
 
-__device__ void fence() { asm volatile("fence.sc.sys;" ::: "memory"); }
+__device__ void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-__device__ unsigned long long add_one(unsigned long long* word) {
+/// Returns what the word was before.
+__device__ unsigned long long add(unsigned long long* word, unsigned long long value) {
   unsigned long long before;
-  asm volatile("atom.relaxed.sys.global.add.u64 %0, [%1], 1;"
+  asm volatile("atom.relaxed.sys.global.add.u64 %0, [%1], %2;"
                : "=l"(before)
-               : "l"(word)
+               : "l"(word), "l"(value)
                : "memory");
-  return before + 1;
+  return before;
 }
 
-__device__ void release_one(unsigned long long* count) {
-  asm volatile("red.release.sys.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
+__device__ void count_one(unsigned long long* count) {
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
 }
 
 __device__ void set(unsigned* flag) {
@@ -66,18 +68,16 @@ __device__ void set(unsigned* flag) {
 
 extern "C" __global__ void __launch_bounds__(kThreads, 2)
     linkspan_copy_captured(LinkspanCaptured p) {
-  if (threadIdx.x == 0) {
-    add_one(&p.gate->entered);
-    fence();
-    if (load_flag(&p.gate->closed) != 0) set(&p.gate->skipped);
-  }
+  const auto* const closed = reinterpret_cast<const unsigned*>(&p.gate->closed_and_entered);
+  if (threadIdx.x == 0)
+    if (static_cast<unsigned>(add(&p.gate->closed_and_entered, 1ull << 32)) != 0)
+      set(&p.gate->skipped);
   __syncthreads();  // no warp reads the gate before
-  if (copy_list(p.list, p.count, &p.gate->closed) && threadIdx.x % kWarp == 0)
-    set(&p.gate->skipped);
+  if (copy_list(p.list, p.count, closed) && threadIdx.x % kWarp == 0) set(&p.gate->skipped);
   __syncthreads();
   if (threadIdx.x != 0) return;
   fence();
-  if (add_one(&p.gate->left) % p.ctas != 0) return;
+  if ((add(&p.gate->left, 1) + 1) % p.ctas != 0) return;
   fence();  // the other CTAs' pieces, and `skipped`, are visible from here on
-  release_one(load_flag(&p.gate->skipped) != 0 ? &p.counts->refused : &p.counts->completed);
+  count_one(load_flag(&p.gate->skipped) != 0 ? &p.counts->refused : &p.counts->completed);
 }

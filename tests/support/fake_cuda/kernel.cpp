@@ -129,8 +129,9 @@ CUresult copy_pages_of_pairs(const Device& device, const Parameters& parameters)
 /// Simulates kernels/copy_captured.cu, all CTAs as one.
 CUresult copy_captured(const Device& device, const Parameters& parameters) {
   struct Gate {
-    std::uint32_t closed, unused, skipped, unused_too;
-    std::uint64_t left, entered;
+    std::uint64_t closed_and_entered;
+    std::uint32_t skipped, unused;
+    std::uint64_t left;
   };
   struct Counts {
     std::uint64_t completed, refused;
@@ -147,8 +148,9 @@ CUresult copy_captured(const Device& device, const Parameters& parameters) {
   Gate& gate = *reinterpret_cast<Gate*>(gate_memory->view);
   Counts& counts = *reinterpret_cast<Counts*>(counts_memory->view);
   const std::atomic_ref skipped(gate.skipped);
-  std::atomic_ref(gate.entered).fetch_add(p.ctas);
-  if (std::atomic_ref(gate.closed).load() != 0) skipped.store(1);
+  const auto entered = static_cast<std::uint64_t>(p.ctas) << 32;
+  if (static_cast<std::uint32_t>(std::atomic_ref(gate.closed_and_entered).fetch_add(entered)) != 0)
+    skipped.store(1);
   const auto piece_of = [&list](std::uint64_t i) {
     Piece piece;
     std::memcpy(&piece, list->view + i * sizeof piece, sizeof piece);

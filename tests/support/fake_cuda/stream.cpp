@@ -339,8 +339,9 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
   return submit(call, {.after = found->mark, .work = nullptr, .mark = nullptr});
 }
 
-CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_t value,
-                              unsigned flags) {
+/// Submits the write of a flag of type Value.
+template <class Value>
+CUresult write_value(CUstream handle, CUdeviceptr address, Value value, unsigned flags) {
   Call call(handle);
   if (call.error != CUDA_SUCCESS) return call.error;
   auto word = range(address, sizeof value);
@@ -351,11 +352,21 @@ CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_
                        .work =
                            [word = *std::move(word), value] {
                              if (!live(word)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-                             std::atomic_ref(*reinterpret_cast<std::uint64_t*>(word.view))
+                             std::atomic_ref(*reinterpret_cast<Value*>(word.view))
                                  .store(value, std::memory_order_release);
                              return CUDA_SUCCESS;
                            },
                        .mark = nullptr});
+}
+
+CUresult cuStreamWriteValue32(CUstream handle, CUdeviceptr address, std::uint32_t value,
+                              unsigned flags) {
+  return write_value(handle, address, value, flags);
+}
+
+CUresult cuStreamWriteValue64(CUstream handle, CUdeviceptr address, std::uint64_t value,
+                              unsigned flags) {
+  return write_value(handle, address, value, flags);
 }
 
 CUresult cuStreamWaitValue64(CUstream handle, CUdeviceptr address, std::uint64_t value,
