@@ -7,6 +7,7 @@
 #include <fstream>
 #include <future>
 
+#include "base/sealed_memory.hpp"
 #include "tests/conformance/engine_fixture.hpp"
 #include "tests/support/silent_pages.hpp"
 
@@ -97,17 +98,18 @@ TEST(CallersCopy, WakesNoExecutorForMappedMemory) {
 constexpr const char *kOwner = "owner_that_falls_silent", *kInitiator = "initiator_of_small_writes";
 
 void owner_main(Line& line) {
-  SilentPages anonymous(kBytes), shared(kBytes, MAP_SHARED);
+  const base::Fd file = take(base::make_memfd(kOwner, kBytes));
+  SilentPages anonymous(kBytes), of_file(kBytes, file.get());
   Engine engine = take(Engine::open(engine_options(kOwner)));
   must(engine.listen());
   const Region first = take(engine.register_memory(anonymous.at(), kBytes)),
-               second = take(engine.register_memory(shared.at(), kBytes));
+               second = take(engine.register_memory(of_file.at(), kBytes));
   must(engine.publish("anonymous", first));
   must(engine.publish("of a file system", second));
   line.serve(
       [&](const Json& call, const std::vector<base::Fd>&) -> Result<Answer> {
         if (call.at("do") == "address") return Answer{engine.address(), {}};
-        return Answer{anonymous.fall_silent() && shared.fall_silent(), {}};
+        return Answer{anonymous.fall_silent() && of_file.fall_silent(), {}};
       },
       [] { return false; });
 }
@@ -115,8 +117,9 @@ const bool kOwnerAdded = add_helper(kOwner, owner_main);
 
 /// Memory here, and a region of that peer.
 struct SmallWrites {
-  SmallWrites(Engine& engine, const std::string& address, const std::string& name = "anonymous")
-      : here(Held::make(engine, {.kind = "host"})),
+  SmallWrites(Engine& engine, const std::string& address, const std::string& name = "anonymous",
+              const std::string& near = "host")
+      : here(Held::make(engine, {.kind = near})),
         peer(take(engine.connect(address))),
         there(take(peer.lookup(name))) {}
   void be_prompt() {
@@ -146,6 +149,8 @@ const bool kInitiatorAdded = add_helper(kInitiator, initiator_main);
 
 class CallersCopySilent : public ::testing::Test {
  protected:
+  /// Shows whom a thread that waits for a small write, from memory of that kind, waits with.
+  void hold_a_caller(const std::string& near);
   void fall_silent() {
     if (!take(owner_->line().call({{"do", "fall silent"}})).value.get<bool>())
       GTEST_SKIP() << "needs root, to handle faults of system calls";
@@ -156,10 +161,10 @@ class CallersCopySilent : public ::testing::Test {
       take(owner_->line().call({{"do", "address"}})).value.get<std::string>();
 };
 
-TEST_F(CallersCopySilent, HoldsTheCallerUntilThePeerIsDead_AndNobodyElse) {
-  Between others("host", "host");
+void CallersCopySilent::hold_a_caller(const std::string& near) {
+  Between others(near, "host");
   Engine& engine = others.pair.engine;
-  SmallWrites writes(engine, address_);
+  SmallWrites writes(engine, address_, "anonymous", near);
   writes.be_prompt();
   fall_silent();
   if (IsSkipped()) return owner_->kill();
@@ -175,6 +180,14 @@ TEST_F(CallersCopySilent, HoldsTheCallerUntilThePeerIsDead_AndNobodyElse) {
   owner_->kill();
   ASSERT_EQ(held.wait_for(5s), std::future_status::ready);
   EXPECT_NE(held.get().code(), Code::pending);
+}
+
+TEST_F(CallersCopySilent, HoldsTheCallerUntilThePeerIsDead_AndNobodyElse) { hold_a_caller("host"); }
+
+TEST_F(CallersCopySilent, HoldsAWaiterForGpuMemoryUntilThePeerIsDead_AndNobodyElse) {
+  if (const Status status = kinds_here({kKinds[0]}); !status.ok())
+    GTEST_SKIP() << status.to_string();
+  hold_a_caller(kKinds[0].name);
 }
 
 TEST_F(CallersCopySilent, HoldsNoCallerWhoseRegionMayWaitForOthers) {

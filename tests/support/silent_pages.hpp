@@ -16,14 +16,14 @@
 
 namespace linkspan::test {
 
-/// Memory of no file, which the kernel alone provides until fall_silent(). `sharing`: MAP_PRIVATE
-/// or MAP_SHARED.
+/// Memory that the kernel alone provides until fall_silent(): private, or that of a memfd.
 class SilentPages {
  public:
-  explicit SilentPages(std::size_t bytes, int sharing = MAP_PRIVATE)
-      : at_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0)),
+  explicit SilentPages(std::size_t bytes, int memfd = -1)
+      : at_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                   memfd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, memfd, 0)),
         bytes_(bytes),
-        drop_(sharing == MAP_PRIVATE ? MADV_DONTNEED : MADV_REMOVE) {}
+        drop_(memfd < 0 ? MADV_DONTNEED : MADV_REMOVE) {}
   SilentPages(const SilentPages&) = delete;
   SilentPages& operator=(const SilentPages&) = delete;
   ~SilentPages() { ::munmap(at_, bytes_); }
