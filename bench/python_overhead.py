@@ -23,7 +23,7 @@ import linkspan
 
 PAGES, PAGE_BYTES = 8192, 4096
 REGIONS, REGION_PAGES, REGION_ROOM = 122, 67, 84  # pages of a region that move, and that it has
-IDLE_S = 3.0
+IDLE_S, SETTLE_S, IDLE_PEERS = 3.0, 1.0, 64
 
 
 class HostMemories:
@@ -240,10 +240,14 @@ def main() -> int:
                             f"awaited by C++, {memory.what}",
                 ratio=round(of_cpp / value, 3), runs=turns * (runs // 20))
 
+        more = [linkspan.Engine() for _ in range(IDLE_PEERS - 1)]
+        peers = [each.connect(there.address) for each in more]
+        time.sleep(SETTLE_S)
         begin, used = time.monotonic(), time.process_time()
         time.sleep(IDLE_S / (6 if args.quick else 1))
         share = 100 * (time.process_time() - used) / (time.monotonic() - begin)
-        row("idle_engines", share, "% of a core", 1.0, how="two Engines that are peers", runs=1)
+        row("idle_engines", share, "% of a core", 0.3,
+            how=f"an Engine with {len(peers) + 1} peers, and these", runs=1)
     if args.json:
         value = {"what": "what Python adds to the library", "command": "bench/python_overhead.py",
                  "rows": rows}
