@@ -20,8 +20,8 @@ struct PageAccess {
 struct PageRange {
   std::uint64_t begin = 0, end = 0;
   PageAccess access;
-  /// Of a file or a memfd; else anonymous, also shared, as cudaHostAlloc makes it. Set by
-  /// parse_range().
+  /// Of a file or a memfd; else anonymous, also shared, as cudaHostAlloc makes it (fact:
+  /// Identity.PinnedMemoryIsAnonymousAndTheKernelCopiesIt). Set by parse_range().
   bool of_file = false;
 };
 
