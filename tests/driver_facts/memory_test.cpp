@@ -124,10 +124,10 @@ TEST_F(Identity, MemoryIsPinnedOnceAndForAllGpus) {
 }
 
 TEST_F(Identity, PinnedMemoryIsAnonymousAndTheKernelCopiesIt) {
-  constexpr std::size_t kBytes = 8192;
+  constexpr std::size_t kPinned = 8192;
   void* pinned = nullptr;
-  ASSERT_EQ(cu->cuMemHostAlloc(&pinned, kBytes, 0), CUDA_SUCCESS);
-  EXPECT_TRUE(memory::AnonymousRanges().contain(address_of(pinned), kBytes));
+  ASSERT_EQ(cu->cuMemHostAlloc(&pinned, kPinned, 0), CUDA_SUCCESS);
+  EXPECT_TRUE(memory::AnonymousRanges().contain(address_of(pinned), kPinned));
   std::uint64_t word = 77;
   iovec here{&word, sizeof word}, there{static_cast<std::byte*>(pinned) + 4097, sizeof word};
   EXPECT_EQ(process_vm_writev(getpid(), &here, 1, &there, 1, 0), 8) << std::strerror(errno);

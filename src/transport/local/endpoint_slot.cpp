@@ -37,8 +37,9 @@ Status LocalEndpoint::begin_through_slot(LocalInflightBatch& inflight, const Loc
     at += block.bytes;
   }
   across.by_caller = !write && caller_copies && inflight.remote->prompt();
-  inflight.second = std::make_unique<SecondCopy>(std::move(slot), std::move(write ? across : gpu),
-                                                 kOfSlot | ++slot_batches_);
+  inflight.second = std::make_unique<SecondCopy>(SecondCopy{.slot = std::move(slot),
+                                                            .copy = std::move(write ? across : gpu),
+                                                            .id = kOfSlot | ++slot_batches_});
   inflight.local_copy = std::move(write ? gpu : across);
   inflight.state = BatchState::copying;
   const Status status = start_some(inflight);
