@@ -30,6 +30,8 @@ class PinnedSlots {
     Acquired(Acquired&& other) noexcept
         : owner_(std::exchange(other.owner_, nullptr)), index_(other.index_) {}
     Acquired& operator=(Acquired&&) = delete;
+    Acquired(const Acquired&) = delete;
+    Acquired& operator=(const Acquired&) = delete;
     ~Acquired() {
       if (owner_ != nullptr) owner_->used_.reset(index_);
     }
