@@ -1,0 +1,99 @@
+#include "tests/support/fake_verbs/shared_lock.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace linkspan::transport::verbs::fake {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kWantedFor = 5ms;
+
+std::int64_t count_of(Time time) { return time.time_since_epoch().count(); }
+
+/// Reads a small file of /proc; false if there is none.
+bool read_text(int pid, int tid, const char* name, std::array<char, 512>& text) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(tid) + name;
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const ssize_t bytes = read(fd, text.data(), text.size() - 1);
+  close(fd);
+  if (bytes <= 0) return false;
+  text[static_cast<std::size_t>(bytes)] = '\0';
+  return true;
+}
+
+/// Identifies the calling thread: its number, and the low bits of its start.
+std::uint64_t this_thread() {
+  thread_local const std::uint64_t self = [] {
+    const auto tid = static_cast<int>(syscall(SYS_gettid));
+    return static_cast<std::uint64_t>(tid) << 32 | (thread_start_time(getpid(), tid) & 0xffffffffU);
+  }();
+  return self;
+}
+
+/// Whether a stopped thread has left process_vm_readv() or process_vm_writev() behind it.
+bool stopped_after_copy(int tid) {
+  std::array<char, 512> text{};
+  if (!read_text(tid, tid, "/syscall", text)) return false;
+  const long number = std::strtol(text.data(), nullptr, 10);
+  return number == SYS_process_vm_readv || number == SYS_process_vm_writev;
+}
+
+bool lost_by(std::uint64_t owner) {
+  const int tid = static_cast<int>(owner >> 32);
+  char state = 0;
+  const std::uint64_t start = thread_start_time(tid, tid, &state);
+  if (start == 0 || (start & 0xffffffffU) != (owner & 0xffffffffU)) return true;
+  return (state == 'T' || state == 't') && stopped_after_copy(tid);
+}
+
+}  // namespace
+
+std::uint64_t thread_start_time(int pid, int tid, char* state) {
+  std::array<char, 512> text{};
+  if (!read_text(pid, tid, "/stat", text)) return 0;
+  const char* after = std::strrchr(text.data(), ')');
+  if (after == nullptr || after[1] == '\0') return 0;
+  if (state != nullptr) *state = after[2];
+  if (after[2] == 'Z' || after[2] == 'X') return 0;
+  for (int field = 2; after != nullptr && field < 22; ++field) after = std::strchr(after + 1, ' ');
+  return after != nullptr ? std::strtoull(after, nullptr, 10) : 0;
+}
+
+bool SharedLock::lock(Time deadline, bool urgent) {
+  const std::uint64_t self = this_thread();
+  for (int turn = 1;; ++turn) {
+    std::uint64_t owner = owner_.load();
+    const bool give_way = !urgent && wanted_until_.load() > count_of(now());
+    if (owner == 0 && !give_way && owner_.compare_exchange_strong(owner, self)) return true;
+    const Time time = now();
+    if (time >= deadline) return false;
+    if (urgent) wanted_until_.store(count_of(time + kWantedFor));
+    if (turn % 64 == 0 && owner != 0 && owner != self && lost_by(owner) &&
+        owner_.compare_exchange_strong(owner, self))
+      return true;
+    if (turn < 32) {
+      sched_yield();
+    } else {
+      const timespec pause{0, 50'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+}
+
+void SharedLock::unlock(bool urgent) {
+  std::uint64_t self = this_thread();
+  if (urgent) wanted_until_.store(0);  // another urgent caller sets it anew
+  owner_.compare_exchange_strong(self, 0);
+}
+
+}  // namespace linkspan::transport::verbs::fake
