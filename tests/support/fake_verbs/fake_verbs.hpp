@@ -219,6 +219,9 @@ int poll_cq(IbvCq* cq, int count, IbvWc* into);
 int req_notify_cq(IbvCq* cq, int solicited_only);
 
 // ---- queue_pair.cpp
+/// Returns the pad of the thread that copies by the queue pair from the other side; null if there
+/// is none. Call under Turns.
+Pad* peers_pad(const QpObject& qp);
 /// Moves a queue pair to the error state and flushes its receives. Call under its landing lock.
 /// False: a completion queue could not be locked; try again.
 bool move_to_error(Host& host, QpShared& qp);

@@ -58,10 +58,12 @@ struct Target {
   Host& host;
   Segment& segment;
   QpShared& qp;
+  Pad& pad;  // of this thread
 };
 
 /// The target's queue pair errs because of what the initiator asked. False: try again.
 bool refuse(const Target& target, IbvEventType event) {
+  if (!target.qp.landing.commit()) return false;
   if (!move_to_error(target.host, target.qp)) return false;
   add_event(target.host, target.qp.context, event, target.qp.number);
   target.host.wake(target.qp.context);
@@ -96,6 +98,7 @@ bool reachable(const QpObject& qp) {
 /// The message ends at the target: takes the receive and tells of it.
 Outcome finish(const QpObject& qp, const SendEntry& entry, const Target& target,
                IbvWcStatus status) {
+  if (!target.qp.landing.commit()) return Outcome::again;
   const std::uint64_t head = target.qp.head;
   Completion taken{};
   taken.wc.wr_id = target.segment.receive(target.qp, head).wr_id;
@@ -128,8 +131,10 @@ Outcome copy_to_range(const SendEntry& entry, const Scatter& local, const Target
     return Outcome::failed;
   }
   const std::uint64_t there = mr->view + (address - mr->iova) + begin;
-  const int error = target.host.copy(local.parts, local.count, there, bytes, write);
+  const int error = target.host.copy(local.parts, local.count, there, bytes, write,
+                                     target.qp.landing, target.pad);
   if (error == ESRCH) return Outcome::unreachable;
+  if (error == EAGAIN) return Outcome::again;
   if (error == 0) return Outcome::landed;
   status = kWcGeneralErr;
   return Outcome::failed;
@@ -163,9 +168,10 @@ Outcome copy_to_receive(const QpObject& qp, const SendEntry& entry, const Scatte
                local.parts[j].iov_len, at, done, part.iov_len);
       at += local.parts[j].iov_len;
     }
-    const int error = target.host.copy(
-        from.parts, from.count, reinterpret_cast<std::uint64_t>(part.iov_base), part.iov_len, true);
-    if (error == ESRCH) return Outcome::unreachable;
+    const int error =
+        target.host.copy(from.parts, from.count, reinterpret_cast<std::uint64_t>(part.iov_base),
+                         part.iov_len, true, target.qp.landing, target.pad);
+    if (error != 0) return error == EAGAIN ? Outcome::again : Outcome::unreachable;
     done += part.iov_len;
   }
   return Outcome::landed;
@@ -208,16 +214,18 @@ Outcome land(QpObject& qp, std::uint64_t index, IbvWcStatus& status) {
   if (!reachable(qp)) return Outcome::unreachable;
   Host& host = *qp.connection.host;
   QpShared& there = host.segment().qp(qp.shared->route.qp_num);
-  const SharedHold landing(there.landing, kBusy, false);
+  const SharedHold landing(there.landing, kBusy, nullptr, SharedLock::As::copier);
   if (!landing) return Outcome::again;
-  const Target target{host, host.segment(), there};
+  const Target target{host, host.segment(), there, own_segment().contexts[object_of(qp).index].pad};
   if (!answers(qp, there)) return Outcome::unreachable;
-  there.expects_first = 0;
   const bool needs_receive =
       is_send(entry.wr.opcode) || (entry.wr.opcode == kWrRdmaWriteWithImm && !copies);
   if (needs_receive && there.head == there.tail) return Outcome::no_receive;
-  if (there.state == kQpsRtr && entry.landed_pieces == 0 && copies)
-    add_event(host, there.context, kEventCommEst, there.number);
+  if (there.expects_first != 0) {
+    if (!there.landing.commit()) return Outcome::again;
+    there.expects_first = 0;
+    if (there.state == kQpsRtr) add_event(host, there.context, kEventCommEst, there.number);
+  }
   if (!copies)
     return takes_receive(entry.wr.opcode) ? finish(qp, entry, target, kWcSuccess) : Outcome::landed;
   const Outcome outcome = is_send(entry.wr.opcode)

@@ -204,7 +204,8 @@ FAKE_VERBS_EXPORT int ibv_dereg_mr(IbvMr* mr) {
     // The device's thread and those of peers look the key up for each piece.
     const Turns::Call call(context.turns);
     for (const QpObject* qp : context.qps)
-      if (const SharedHold landing(qp->shared->landing, 10s); !landing) return EBUSY;
+      if (const SharedHold landing(qp->shared->landing, 10s, peers_pad(*qp)); !landing)
+        return EBUSY;
   }
   if (m->mapping != nullptr) munmap(m->mapping, m->mapping_bytes);
   counters().deregistrations.fetch_add(1);

@@ -125,7 +125,8 @@ int post_recv(IbvQp* base, IbvRecvWr* chain, IbvRecvWr** bad) {
   }
   const Time deadline = now() + 10s;
   while (qp.shared->state == kQpsErr && now() < deadline) {
-    const SharedHold landing(qp.shared->landing, 10s);
+    const Turns::Call call(context.turns);
+    const SharedHold landing(qp.shared->landing, 10s, peers_pad(qp));
     if (!landing || qp.shared->state != kQpsErr) continue;
     if (move_to_error(*world().host, *qp.shared)) break;
   }

@@ -84,7 +84,7 @@ int connect(ContextObject& context, const IbvQpAttr& attr, Connection& connectio
 bool fence(QpObject& qp) {
   ContextObject& context = object_of(qp);
   const Turns::Call call(context.turns);
-  const SharedHold landing(qp.shared->landing, kFenceWithin);
+  const SharedHold landing(qp.shared->landing, kFenceWithin, peers_pad(qp));
   if (!landing) return false;
   const std::lock_guard post(qp.post);
   qp.shared->state = kQpsReset;
@@ -104,7 +104,7 @@ int to_error(QpObject& qp) {
   const Time deadline = now() + kFenceWithin;
   while (now() < deadline) {
     const Turns::Call call(context.turns);
-    const SharedHold landing(qp.shared->landing, kFenceWithin);
+    const SharedHold landing(qp.shared->landing, kFenceWithin, peers_pad(qp));
     if (landing && move_to_error(*world().host, *qp.shared)) {
       world().host->wake(context.index);
       return 0;
@@ -155,6 +155,13 @@ QpShared* take_place(QpObject& qp, std::uint64_t ring_bytes) {
 
 }  // namespace
 
+Pad* peers_pad(const QpObject& qp) {
+  const Host* const host = qp.connection.host.get();
+  if (host == nullptr) return nullptr;
+  const QpShared& peer = host->segment().qp(qp.shared->route.qp_num);
+  return &host->segment().contexts[peer.context % kContexts].pad;
+}
+
 bool move_to_error(Host& host, QpShared& qp) {
   Segment& segment = host.segment();
   qp.state = kQpsErr;
@@ -182,7 +189,7 @@ void lose_device(std::uint32_t index) {
     {
       const Turns::Call call(context->turns);
       for (QpObject* qp : context->qps) {
-        const SharedHold landing(qp->shared->landing, kFenceWithin);
+        const SharedHold landing(qp->shared->landing, kFenceWithin, peers_pad(*qp));
         if (landing && qp->shared->state != kQpsReset) move_to_error(*w.host, *qp->shared);
       }
     }
@@ -266,7 +273,7 @@ FAKE_VERBS_EXPORT int ibv_modify_qp(IbvQp* base, IbvQpAttr* attr, int mask) {
   if ((mask & kQpAv) != 0)
     if (const int error = connect(context, *attr, connected, route); error != 0) return error;
   const Turns::Call call(context.turns);
-  const SharedHold landing(qp.shared->landing, kFenceWithin);
+  const SharedHold landing(qp.shared->landing, kFenceWithin, peers_pad(qp));
   if (!landing) return ETIMEDOUT;
   if (qp.shared->state != static_cast<std::uint32_t>(before)) return EINVAL;
   keep(qp.connection.attr, *attr, mask);

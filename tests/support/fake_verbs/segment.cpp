@@ -203,17 +203,27 @@ void Host::wake(std::uint32_t context) {
 }
 
 int Host::copy(const iovec* local, std::size_t count, std::uint64_t remote, std::size_t bytes,
-               bool write) const {
+               bool write, const SharedLock& lock, Pad& pad) const {
   if (bytes == 0) return 0;
-  const iovec there{reinterpret_cast<void*>(remote), bytes};
-  const ssize_t copied = write ? process_vm_writev(segment_.pid, local, count, &there, 1, 0)
-                               : process_vm_readv(segment_.pid, local, count, &there, 1, 0);
-  if (copied == static_cast<ssize_t>(bytes)) return 0;
-  if (copied >= 0 || errno == EFAULT) {
-    counters().orphans.fetch_add(1);
-    return 0;
+  const std::atomic_ref length(pad.remote.iov_len);
+  pad.remote.iov_base = reinterpret_cast<void*>(remote);
+  length = bytes;
+  pad.copying = 1;
+  int error = EAGAIN;
+  if (lock.held()) {
+    const ssize_t copied = write ? process_vm_writev(segment_.pid, local, count, &pad.remote, 1, 0)
+                                 : process_vm_readv(segment_.pid, local, count, &pad.remote, 1, 0);
+    error = copied < 0 ? errno : 0;
+    if (error == EFAULT || (error == 0 && copied != static_cast<ssize_t>(bytes))) {
+      error = 0;
+      if (length != bytes)
+        error = EAGAIN;
+      else
+        counters().orphans.fetch_add(1);
+    }
   }
-  return errno;
+  pad.copying = 0;
+  return error;
 }
 
 std::uint64_t Arena::allocate(std::byte* base, std::uint64_t bytes) {

@@ -53,6 +53,7 @@ struct ContextShared {
   std::atomic<std::uint32_t> sleeping;  // the thread waits for that
   std::atomic<std::int32_t> events;     // the descriptor that events are written to, and 1
   std::atomic<std::uint32_t> serial;
+  Pad pad;  // of the thread
 };
 
 struct MrShared {
@@ -151,10 +152,11 @@ class Host {
   void notify(std::int32_t fd, std::uint32_t key, std::uint64_t event);
   /// Wakes the thread of a device.
   void wake(std::uint32_t context);
-  /// Copies between here and the host's memory. Returns 0, or an errno: ESRCH if it has ended.
-  /// Pages that are gone are as good as pinned ones that nobody sees.
+  /// Copies between here and the host's memory by the caller's pad, while it holds `lock`. Returns
+  /// 0, or an errno: ESRCH if the host has ended, EAGAIN if the lock was taken away. Pages that are
+  /// gone are as good as pinned ones that nobody sees.
   int copy(const iovec* local, std::size_t count, std::uint64_t remote, std::size_t bytes,
-           bool write) const;
+           bool write, const SharedLock& lock, Pad& pad) const;
 
  private:
   Segment& segment_;

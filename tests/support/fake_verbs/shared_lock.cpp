@@ -16,6 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kWantedFor = 5ms;
+constexpr std::uint64_t kCommits = 1;
+constexpr std::uint64_t kStartBits = 0xfffffffe;
 
 std::int64_t count_of(Time time) { return time.time_since_epoch().count(); }
 
@@ -35,25 +37,28 @@ bool read_text(int pid, int tid, const char* name, std::array<char, 512>& text) 
 std::uint64_t this_thread() {
   thread_local const std::uint64_t self = [] {
     const auto tid = static_cast<int>(syscall(SYS_gettid));
-    return static_cast<std::uint64_t>(tid) << 32 | (thread_start_time(getpid(), tid) & 0xffffffffU);
+    return static_cast<std::uint64_t>(tid) << 32 |
+           (thread_start_time(getpid(), tid) << 1 & kStartBits);
   }();
   return self;
 }
 
-/// Whether a stopped thread has left process_vm_readv() or process_vm_writev() behind it.
-bool stopped_after_copy(int tid) {
-  std::array<char, 512> text{};
-  if (!read_text(tid, tid, "/syscall", text)) return false;
-  const long number = std::strtol(text.data(), nullptr, 10);
-  return number == SYS_process_vm_readv || number == SYS_process_vm_writev;
-}
-
-bool lost_by(std::uint64_t owner) {
+enum class Life { ended, stopped, runs };
+Life life_of(std::uint64_t owner) {
   const int tid = static_cast<int>(owner >> 32);
   char state = 0;
   const std::uint64_t start = thread_start_time(tid, tid, &state);
-  if (start == 0 || (start & 0xffffffffU) != (owner & 0xffffffffU)) return true;
-  return (state == 'T' || state == 't') && stopped_after_copy(tid);
+  if (start == 0 || (start << 1 & kStartBits) != (owner & kStartBits)) return Life::ended;
+  return state == 'T' || state == 't' ? Life::stopped : Life::runs;
+}
+
+void pause_shortly(int turn) {
+  if (turn < 32) {
+    sched_yield();
+  } else {
+    const timespec pause{0, 50'000};
+    nanosleep(&pause, nullptr);
+  }
 }
 
 }  // namespace
@@ -69,31 +74,56 @@ std::uint64_t thread_start_time(int pid, int tid, char* state) {
   return after != nullptr ? std::strtoull(after, nullptr, 10) : 0;
 }
 
-bool SharedLock::lock(Time deadline, bool urgent) {
-  const std::uint64_t self = this_thread();
+bool SharedLock::take_from(std::uint64_t owner, Time deadline, Pad* pad) {
+  const Life life = life_of(owner);
+  const std::uint64_t self = this_thread() | kCommits;
+  if (life == Life::ended) return owner_.compare_exchange_strong(owner, self);
+  if (life != Life::stopped || (owner & kCommits) != 0 || pad == nullptr ||
+      !owner_.compare_exchange_strong(owner, self))
+    return false;
+  std::atomic_ref(pad->remote.iov_len).store(0);
+  // It goes on meanwhile: it sees that it holds nothing, or its copy comes to an end.
+  for (int turn = 0; pad->copying != 0 && life_of(owner) == Life::runs; ++turn) {
+    if (now() >= deadline) {
+      unlock();
+      return false;
+    }
+    pause_shortly(turn);
+  }
+  return true;
+}
+
+bool SharedLock::lock(As as, Time deadline, Pad* pad) {
+  const bool owns = as == As::owner;
+  const std::uint64_t self = this_thread() | (owns ? kCommits : 0);
   for (int turn = 1;; ++turn) {
     std::uint64_t owner = owner_.load();
-    const bool give_way = !urgent && wanted_until_.load() > count_of(now());
+    const bool give_way = !owns && wanted_until_.load() > count_of(now());
     if (owner == 0 && !give_way && owner_.compare_exchange_strong(owner, self)) return true;
     const Time time = now();
     if (time >= deadline) return false;
-    if (urgent) wanted_until_.store(count_of(time + kWantedFor));
-    if (turn % 64 == 0 && owner != 0 && owner != self && lost_by(owner) &&
-        owner_.compare_exchange_strong(owner, self))
+    if (owns) wanted_until_.store(count_of(time + kWantedFor));
+    if (turn % 64 == 0 && owner != 0 && take_from(owner, deadline, owns ? pad : nullptr)) {
+      if (!owns) owner_.store(self);
       return true;
-    if (turn < 32) {
-      sched_yield();
-    } else {
-      const timespec pause{0, 50'000};
-      nanosleep(&pause, nullptr);
     }
+    pause_shortly(turn);
   }
 }
 
-void SharedLock::unlock(bool urgent) {
-  std::uint64_t self = this_thread();
-  if (urgent) wanted_until_.store(0);  // another urgent caller sets it anew
-  owner_.compare_exchange_strong(self, 0);
+bool SharedLock::held() const { return owner_.load() == this_thread(); }
+
+bool SharedLock::commit() {
+  const std::uint64_t commits = this_thread() | kCommits;
+  std::uint64_t owner = this_thread();
+  return owner_.compare_exchange_strong(owner, commits) || owner == commits;
+}
+
+void SharedLock::unlock() {
+  std::uint64_t owner = owner_.load();
+  if ((owner & ~kCommits) != this_thread()) return;
+  if ((owner & kCommits) != 0) wanted_until_.store(0);  // another owner that waits sets it anew
+  owner_.compare_exchange_strong(owner, 0);
 }
 
 }  // namespace linkspan::transport::verbs::fake

@@ -78,7 +78,7 @@ bool complete(QpObject& qp, SendEntry& entry, IbvWcStatus status) {
 /// The queue pair errs because of its own request.
 bool fail(QpObject& qp, SendEntry& entry, IbvWcStatus status) {
   if (!complete(qp, entry, status)) return false;
-  const SharedHold landing(qp.shared->landing, 1s);
+  const SharedHold landing(qp.shared->landing, 1s, peers_pad(qp));
   return landing && move_to_error(*world().host, *qp.shared);
 }
 
