@@ -118,8 +118,9 @@ struct SendEntry {
   std::uint64_t bytes, piece_bytes;
   std::uint64_t pieces, first_piece, landed_pieces;
   Phase phase;
-  bool done;  // its completion was given, or it needs none
-  Time due;   // of what comes next
+  bool begun;  // was worked on
+  bool done;   // its completion was given, or it needs none
+  Time due;    // of what comes next
 };
 
 /// What modify_qp() has set, and what the thread of the device knows of the peer.

@@ -33,6 +33,7 @@ int append(QpObject& qp, const IbvSendWr& wr) {
            .first_piece = 0,
            .landed_pieces = 0,
            .phase = SendEntry::Phase::queued,
+           .begun = false,
            .done = false,
            .due = {}};
   const auto elements = qp.elements_of(index);

@@ -111,7 +111,7 @@ bool SharedLock::lock(As as, Time deadline, Pad* pad) {
   }
 }
 
-bool SharedLock::held() const { return owner_.load() == this_thread(); }
+bool SharedLock::held() const { return (owner_.load() & ~kCommits) == this_thread(); }
 
 bool SharedLock::commit() {
   const std::uint64_t commits = this_thread() | kCommits;

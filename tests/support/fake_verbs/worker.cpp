@@ -212,12 +212,13 @@ bool step(QpObject& qp, Time& next) {
   std::uint64_t index = 0;
   SendEntry* const entry = choose(qp, index);
   if (entry == nullptr) return false;
-  if (entry->landed_pieces == 0 && entry->pieces > 1 && entry->first_piece == 0)
-    entry->first_piece = below(context, entry->pieces);
   IbvWcStatus status = kWcSuccess;
   Outcome outcome = Outcome::failed;
   const bool ended = entry->landed_pieces == entry->pieces;
-  if (entry->landed_pieces == 0 && is_nth(settings().fail_send))
+  const bool begins = !entry->begun;
+  entry->begun = true;
+  if (begins) entry->first_piece = below(context, entry->pieces);
+  if (begins && is_nth(settings().fail_send))
     status = kWcRetryExcErr;
   else if (roll_rnr(qp, *entry))
     outcome = Outcome::no_receive;
