@@ -159,7 +159,7 @@ if(TARGET linkspan_conformance)
   target_link_options(linkspan_conformance PRIVATE  # write_cost_test.cpp
     -Wl,--wrap=pthread_mutex_lock,--wrap=_Znwm,--wrap=_ZnwmSt11align_val_t)
 endif()
-add_dependencies(linkspan_conformance ${nccl_net_plugins} linkspan_nccl)  # likewise
+add_dependencies(linkspan_conformance ${nccl_net_plugins} linkspan_nccl fake_verbs)  # likewise
 # The tcp transport's part of it between two hosts with a bad cable (tests/support/network.hpp).
 if(preset STREQUAL "release" AND TARGET fake_cuda)
   foreach(link lossy slow small_packets lossy_with_small_windows)

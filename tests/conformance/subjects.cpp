@@ -17,6 +17,7 @@ const std::vector<Subject>& all_subjects() {
       {"tcp", open_tcp, tcp_host, tcp_host},
       {"tcp_device", open_tcp, tcp_device, tcp_device},
       {"tcp_mixed", open_tcp, tcp_host, tcp_device},
+      {"verbs", open_in_two_processes, verbs_host, verbs_host},
       {"nccl_net_v7", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_host},
       {"nccl_net_v7_device", open_in_two_processes, nccl_net_v7_device, nccl_net_v7_device},
       {"nccl_net_v7_mixed", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_device},

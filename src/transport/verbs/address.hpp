@@ -1,0 +1,49 @@
+// transport/verbs/address.hpp - what the handshake says about an Engine's verbs transport, decoded,
+// and which rails of two Engines are joined.
+//
+// The bytes come from a peer: decode_address() verifies their form.
+// Threads: values.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/verbs/device.hpp"
+
+namespace linkspan::transport::verbs {
+
+/// A rail as its peers see it.
+struct RailAddress {
+  std::uint32_t device = 0;  ///< Place of its remote key in a grant.
+  IbvGid gid{};
+  std::uint16_t lid = 0;
+  IbvLinkLayer link = kLinkUnspecified;
+  IbvMtu mtu = kMtu1024;
+  std::string name{};  ///< For people.
+};
+
+struct VerbsAddress {
+  std::uint64_t incarnation = 0;
+  std::vector<RailAddress> rails{};
+
+  std::uint32_t devices() const noexcept;  ///< Number of them, at most.
+};
+
+inline constexpr std::size_t kMaxRailsOfPeer = 64;
+
+std::vector<std::byte> encode(const VerbsAddress& address);
+Result<VerbsAddress> decode_address(
+    std::span<const std::byte> bytes);  ///< Returns `corrupt` for malformed bytes.
+
+/// Two rails between which one side sends requests.
+struct RailPair {
+  std::uint32_t from = 0, to = 0;
+};
+/// Joins rails of the same kind: the first one here with the first one there and so on, each at
+/// most once, because cables of many clusters join only rails of the same number.
+std::vector<RailPair> join_rails(std::span<const RailAddress> here,
+                                 std::span<const RailAddress> there);
+
+}  // namespace linkspan::transport::verbs

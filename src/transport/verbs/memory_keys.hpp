@@ -1,0 +1,57 @@
+// transport/verbs/memory_keys.hpp - a region's registrations with the devices.
+//
+// On the path of a byte: each request names the local key of its memory and the peer's remote key.
+// Threads: any thread; immutable after create().
+// Invariants: the memory stays registered as long as the object lives.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "memory/region.hpp"
+#include "transport/verbs/device.hpp"
+
+namespace linkspan::transport::verbs {
+
+/// Owns the registration of a range of memory with one device.
+class DeviceMemory {
+ public:
+  DeviceMemory(std::shared_ptr<VerbsDevice> device, IbvMr* mr)
+      : device_(std::move(device)), mr_(mr) {}
+  DeviceMemory(DeviceMemory&& other) noexcept
+      : device_(std::move(other.device_)), mr_(std::exchange(other.mr_, nullptr)) {}
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(DeviceMemory&&) = delete;
+  ~DeviceMemory() {
+    if (mr_ != nullptr) (void)device_->library().dereg_mr(mr_);
+  }
+
+  std::uint32_t lkey() const noexcept { return mr_->lkey; }
+  std::uint32_t rkey() const noexcept { return mr_->rkey; }
+
+ private:
+  std::shared_ptr<VerbsDevice> device_;  // shared with its rails and queue pairs
+  IbvMr* mr_;
+};
+
+class MemoryKeys {
+ public:
+  /// OFF THE LOCK. Registers host memory with each device: milliseconds for each GiB. Peers get
+  /// the region's permissions. no_resource: the process may pin no more; the text says how it may.
+  static Result<std::shared_ptr<const MemoryKeys>> create(
+      std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts);
+
+  std::uint32_t lkey(std::size_t device) const noexcept { return all_[device].lkey(); }
+  std::vector<std::uint32_t> rkeys() const;
+
+ private:
+  std::vector<DeviceMemory> all_;  // by the devices' order
+};
+
+/// Returns the text of a refused registration of so many bytes.
+std::string registration_error(const std::string& device, const char* function, int error,
+                               std::uint64_t bytes);
+
+}  // namespace linkspan::transport::verbs

@@ -1,0 +1,78 @@
+#include "transport/verbs/requested_access.hpp"
+
+#include "base/schema/verbs_generated.h"
+
+namespace linkspan::transport::verbs {
+namespace {
+
+constexpr std::size_t kMaxReason = 512;
+
+Status corrupt_grant(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+
+}  // namespace
+
+Result<RemoteAccess*> RequestedAccess::acquire(const WireKey& key) {
+  const std::uint64_t serial = key.id.serial;
+  const auto [entry, added] = all_.try_emplace(serial);
+  RemoteAccess& access = entry->second;
+  if (access.revoked || access.refused)
+    return Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
+  if (added) {
+    flatbuffers::FlatBufferBuilder out;
+    const auto token = schema::vector_of(out, key.token);
+    out.Finish(schema::CreateVerbsAccess(out, serial, token));
+    messages_.send(VerbsMessage::access, out);
+  }
+  ++access.batches;
+  return &access;
+}
+
+void RequestedAccess::release(const WireKey& key, RemoteAccess& access) {
+  if (--access.batches != 0) return;
+  if (access.revoked) give_up(all_.find(key.id.serial));
+  // It is asked for again by the next batch.
+  if (access.refused) all_.erase(key.id.serial);
+}
+
+void RequestedAccess::give_up(std::map<std::uint64_t, RemoteAccess>::iterator access) {
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateVerbsReturned(out, access->first));
+  messages_.send(VerbsMessage::returned, out);
+  all_.erase(access);
+}
+
+Status RequestedAccess::on_granted(std::span<const std::byte> bytes, Refusal& refused) {
+  const auto* wire = verified<schema::VerbsGranted>(bytes);
+  const auto end = wire == nullptr ? std::nullopt : base::end_of_transfer(wire->code());
+  if (!end) return corrupt_grant("malformed answer to a request for access");
+  const auto found = all_.find(wire->serial());
+  if (found == all_.end() || found->second.granted || found->second.refused)
+    return corrupt_grant("access that was not asked for");
+  if (*end != Code::ok) {
+    refused = {
+        wire->serial(),
+        Status(*end, Scope::request, "by the peer: " + schema::text_of(*wire->what(), kMaxReason))};
+    found->second.refused = true;
+    if (found->second.batches == 0) all_.erase(found);
+    return {};
+  }
+  found->second.address = wire->address();
+  found->second.rkeys.assign(wire->rkeys()->begin(), wire->rkeys()->end());
+  found->second.granted = true;
+  return {};
+}
+
+Status RequestedAccess::on_revoke(std::span<const std::byte> bytes, const RemoteAccess*& ends) {
+  const auto* wire = verified<schema::VerbsRevoke>(bytes);
+  if (wire == nullptr) return corrupt_grant("malformed end of an access");
+  const auto found = all_.find(wire->serial());
+  if (found == all_.end()) return {};  // it was returned meanwhile
+  found->second.revoked = true;
+  if (found->second.batches == 0)
+    give_up(found);
+  else if (wire->immediately())
+    ends = &found->second;
+  return {};
+}
+
+}  // namespace linkspan::transport::verbs

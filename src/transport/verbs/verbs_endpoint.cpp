@@ -1,0 +1,332 @@
+#include "transport/verbs/verbs_endpoint.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/schema/verbs_generated.h"
+
+namespace linkspan::transport::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kVerbsPath = "verbs";
+constexpr std::uint64_t kMinShare = std::uint64_t{1} << 20;  // bytes that one link gets at a time
+constexpr Duration kMinPoll = 5us, kMaxPoll = 500us;         // while requests are outstanding
+constexpr Duration kCallPoll = 50us;                         // while a device's call runs
+constexpr Duration kChannelPoll = 1ms;                       // while the Channel has no room
+constexpr Duration kBoundsCheck = 100ms;
+
+}  // namespace
+
+VerbsEndpoint::VerbsEndpoint(VerbsTransport& transport, VerbsAddress peer, Channel& channel,
+                             base::Deadline deadline)
+    : transport_(transport),
+      peer_(std::move(peer)),
+      messages_(channel),
+      life_{.connect_by = deadline},
+      incoming_(transport.executor(), transport.options().settings, messages_,
+                transport.options().rails, peer_.rails),
+      served_(transport, messages_),
+      requested_(messages_) {
+  const LinkContext context{.executor = transport.executor(),
+                            .settings = transport.options().settings,
+                            .messages = messages_,
+                            .limits = transport.options().limits};
+  const auto& here = transport.rails().rails;
+  for (const RailPair& pair : join_rails(here, peer_.rails))
+    links_.push_back(std::make_unique<OutgoingLink>(
+        context, LinkEnds{.pair = pair,
+                          .here = transport.options().rails[pair.from],
+                          .there = peer_.rails[pair.to],
+                          .device = here[pair.from].device}));
+}
+
+Status VerbsEndpoint::peer_is_gone() const {
+  return {Code::disconnected, Scope::peer,
+          "peer " + std::string(messages_.channel().peer_name()) + " is gone"};
+}
+
+Status VerbsEndpoint::ready() const {
+  if (life_.closed) return {Code::canceled, Scope::peer, "the endpoint is closed"};
+  if (life_.disconnected) return peer_is_gone();
+  if (!life_.failed.ok()) return life_.failed;
+  if (!life_.met && life_.connect_by.passed())
+    return {Code::timed_out, Scope::peer,
+            "peer " + std::string(messages_.channel().peer_name()) +
+                " has not answered by RDMA in time"};
+  return refused(now());
+}
+
+Status VerbsEndpoint::refused(base::Time at) const {
+  if (links_.empty())
+    return {Code::unreachable, Scope::peer,
+            "no RDMA device here is of the kind of the peer's: one side has InfiniBand, the other "
+            "RoCE, or the subnets differ"};
+  for (const auto& link : links_)
+    if (!link->is_refused(at)) return {};
+  return links_.front()->why();
+}
+
+Result<Posted> VerbsEndpoint::post(const Batch& batch) {
+  if (Status status = ready(); !status.ok()) return status;
+  auto resolved = transport_.check(batch, peer_.incarnation);
+  if (!resolved.ok()) return resolved.status();
+  if (batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
+  auto made = batches_.take();
+  made->cookie = batch.cookie;
+  made->op = batch.op;
+  made->remote = resolved->remote;
+  made->bytes = 0;
+  Posted begun{.path = {.path = kVerbsPath, .by_peer = false}};
+  if (!resolved->checked.blocks().empty()) {
+    const WireRegion& local = *resolved->use.memory();
+    made->keys = transport_.keys(local.key.id.serial);
+    if (made->keys == nullptr)
+      return Status(Code::unreachable, Scope::request, "the local region is being deregistered");
+    made->blocks.reserve(resolved->checked.blocks().size());
+    for (const Block& b : resolved->checked.blocks()) {
+      made->blocks.push_back({local.address + b.local_offset, b.remote_offset, b.bytes});
+      made->bytes += b.bytes;
+    }
+    made->todo.reserve(links_.size() + 1);
+    made->todo.push_back({{}, {made->blocks.size(), 0}});
+    const auto access = requested_.acquire(made->remote->key());
+    if (!access.ok()) return access.status();
+    made->access = *access;
+    made->use = std::move(resolved->use);
+    transport_.count(made->blocks.size());
+  }
+  batches_.add(std::move(made));
+  pump();
+  return begun;
+}
+
+/// Sends what has room, in turn by the links that are up.
+void VerbsEndpoint::pump() {
+  const auto up = std::ranges::count_if(links_, [](const auto& each) { return each->is_up(); });
+  if (up == 0) return;
+  for (const auto& batch : batches_) {
+    const std::uint64_t share =
+        std::max(kMinShare, batch->bytes / static_cast<std::uint64_t>(up) + 1);
+    for (std::size_t idle = 0; batch->wants_to_send() && idle < links_.size();) {
+      OutgoingLink& link = *links_[next_link_++ % links_.size()];
+      if (!link.has_room()) {
+        ++idle;
+        continue;
+      }
+      idle = 0;
+      moved_at_ = now();
+      link.fill(*batch, share);
+    }
+  }
+}
+
+void VerbsEndpoint::cancel(std::uint64_t cookie) {
+  for (const auto& batch : batches_)
+    if (batch->cookie == cookie && !batch->canceled_at) batch->canceled_at = now();
+}
+
+void VerbsEndpoint::advance(base::Time at) {
+  const bool needed = std::ranges::any_of(
+      batches_, [](const auto& each) { return !each->todo.empty() && !each->stopped(); });
+  for (const auto& link : links_) {
+    const std::uint64_t before = link->completed();
+    link->advance(at, needed);
+    if (link->completed() != before) moved_at_ = at;
+  }
+  if (!needed || life_.disconnected) return;
+  if (Status why = refused(at); !why.ok()) fail_all(why);
+}
+
+/// Ends the batches that have something left to send.
+void VerbsEndpoint::fail_all(const Status& why) {
+  for (const auto& batch : batches_)
+    if (!batch->over() && !batch->stopped()) batch->fail(why);
+}
+
+/// Bounds how long requests of a canceled batch stay outstanding, and how long a peer keeps an
+/// access.
+void VerbsEndpoint::check_canceled(base::Time at) {
+  if (at < next_check_ || life_.disconnected || !life_.failed.ok()) return;
+  next_check_ = at + kBoundsCheck;
+  bool fence = false;
+  for (const auto& batch : batches_) {
+    if (!batch->canceled_at || batch->outstanding == 0) continue;
+    fence |= at - *batch->canceled_at > kCancelFences;
+    if (at - *batch->canceled_at <= kCancelEnds) continue;
+    life_.failed = Status(Code::disconnected, Scope::peer,
+                          "peer " + std::string(messages_.channel().peer_name()) +
+                              " has not ended a canceled transfer for 10 s: connect to it again");
+    return messages_.channel().fail_peer(life_.failed);
+  }
+  for (const auto& link : links_)
+    if (fence && link->is_in_flight())
+      link->fence(
+          {Code::unreachable, Scope::peer, "RDMA by " + link->describe() + " completes nothing"});
+}
+
+/// Ends the peer's queue pairs here if it keeps an access for too long.
+void VerbsEndpoint::check_served(base::Time at) {
+  if (!served_.advance(at)) return;
+  if (incoming_.fenced() && !incoming_.has_queue_pairs()) return served_.on_fenced(at);
+  if (incoming_.fenced()) incoming_.fence();
+}
+
+std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
+  const base::Time at = now();
+  messages_.flush();
+  transport_.handle_events(at);
+  incoming_.advance();
+  check_served(at);
+  advance(at);
+  check_canceled(at);
+  pump();
+  std::size_t completed = 0;
+  batches_.take_over([&](std::unique_ptr<VerbsBatch> batch) {
+    Completion completion{batch->cookie, end_of(*batch)};
+    if (batch->access != nullptr) requested_.release(batch->remote->key(), *batch->access);
+    batches_.release(std::move(batch));  // before the owner learns that it is quiet
+    sink.complete(std::move(completion));
+    ++completed;
+  });
+  return completed;
+}
+
+Status VerbsEndpoint::end_of(const VerbsBatch& batch) const {
+  if (batch.todo.empty() && batch.end.ok()) return {};
+  if (!batch.end.ok() && !batch.canceled_at) return batch.end;
+  if (life_.disconnected) return peer_is_gone();
+  return {Code::canceled, Scope::request, "canceled"};
+}
+
+PollHint VerbsEndpoint::poll_hint() const {
+  const base::Time at = base::Clock::steady().now();
+  PollHint hint;
+  const auto after = [&](Duration wait) {
+    hint = earlier(hint, {.when = PollHint::When::at, .at = at + wait, .patient = true});
+  };
+  if (served_.has_news()) return {.when = PollHint::When::now};
+  bool waits = false, canceled = false;
+  for (const auto& batch : batches_) {
+    if (batch->over()) return {.when = PollHint::When::now};
+    waits |= batch->wants_to_send();
+    canceled |= batch->canceled_at.has_value();
+  }
+  bool in_flight = false;
+  for (const auto& link : links_) {
+    in_flight |= link->is_in_flight() && link->is_up();
+    if (link->is_changing()) after(kCallPoll);
+    if (waits && link->retry_at() != base::Time{})
+      after(std::max<Duration>(link->retry_at() - at, Duration::zero()));
+  }
+  if (in_flight)
+    hint =
+        earlier(hint, {.when = PollHint::When::at,
+                       .at = at + std::clamp<Duration>((at - moved_at_) / 8, kMinPoll, kMaxPoll)});
+  if (incoming_.is_changing()) after(kCallPoll);
+  if (!messages_.empty()) after(kChannelPoll);
+  if (canceled || served_.awaits_peer()) after(kBoundsCheck);
+  return hint;
+}
+
+Explanation VerbsEndpoint::explain(Op, const memory::Region& local, const Mapping& remote,
+                                   BatchSummary) const {
+  if (const Status status = refused(now()); !status.ok())
+    return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
+  return {.path = kVerbsPath,
+          .executor = "here",
+          .reason = describe_paths(),
+          .expected_gbps = 0,
+          .refused = transport_.refused(local, remote)};
+}
+
+std::string VerbsEndpoint::describe_paths() const {
+  std::string text;
+  for (const auto& link : links_) text += (text.empty() ? "RDMA by " : ", ") + link->describe();
+  return text.empty() ? "no RDMA: the devices of both sides are of different kinds" : text;
+}
+
+Status VerbsEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
+                                 std::span<base::Fd>) {
+  if (!life_.failed.ok() || life_.disconnected) return {};
+  life_.met = true;
+  switch (static_cast<VerbsMessage>(op)) {
+    case VerbsMessage::open:
+      return incoming_.on_open(bytes);
+    case VerbsMessage::opened:
+      return on_opened(bytes);
+    case VerbsMessage::access:
+      return served_.on_access(bytes);
+    case VerbsMessage::granted:
+      return on_granted(bytes);
+    case VerbsMessage::revoke:
+      return on_revoke(bytes);
+    case VerbsMessage::returned:
+      return served_.on_returned(bytes);
+  }
+  return {Code::unsupported, Scope::request, "verbs has no op " + std::to_string(op)};
+}
+
+Status VerbsEndpoint::on_opened(std::span<const std::byte> bytes) {
+  const auto* wire = verified<schema::VerbsOpened>(bytes);
+  const auto end = wire == nullptr ? std::nullopt : base::final_code(wire->code());
+  if (!end) return {Code::corrupt, Scope::peer, "malformed opened"};
+  constexpr std::size_t kMaxReason = 512;
+  for (const auto& link : links_)
+    if (link->is_from(wire->from_rail()))
+      return link->on_answer(
+          {.epoch = wire->epoch(),
+           .queue_pair = wire->queue_pair(),
+           .reads = wire->reads(),
+           .status = *end == Code::ok
+                         ? Status()
+                         : Status(*end, Scope::peer,
+                                  "by the peer: " + schema::text_of(*wire->what(), kMaxReason))},
+          now());
+  return {Code::corrupt, Scope::peer, "opened by an unknown rail"};
+}
+
+Status VerbsEndpoint::on_granted(std::span<const std::byte> bytes) {
+  RequestedAccess::Refusal refused;
+  if (Status status = requested_.on_granted(bytes, refused); !status.ok()) return status;
+  if (refused.why.ok()) return {};
+  for (const auto& batch : batches_) {
+    if (batch->access == nullptr || batch->remote->key().id.serial != refused.serial) continue;
+    batch->fail(refused.why);
+    if (refused.why.code() == Code::unreachable) batch->remote->mark_dead();
+  }
+  return {};
+}
+
+Status VerbsEndpoint::on_revoke(std::span<const std::byte> bytes) {
+  const RemoteAccess* ends = nullptr;
+  if (Status status = requested_.on_revoke(bytes, ends); !status.ok()) return status;
+  if (ends == nullptr) return {};
+  for (const auto& batch : batches_) {
+    if (batch->access != ends) continue;
+    batch->fail({Code::unreachable, Scope::request, "the peer has deregistered the region"});
+    batch->remote->mark_dead();
+  }
+  return {};
+}
+
+void VerbsEndpoint::close() {
+  life_.closed = true;
+  for (const auto& batch : batches_) cancel(batch->cookie);
+}
+
+void VerbsEndpoint::peer_terminated() {
+  life_.disconnected = true;
+  messages_.close();
+  incoming_.fence();
+  for (const auto& link : links_) link->end();
+  fail_all(peer_is_gone());
+}
+
+bool VerbsEndpoint::drained() const {
+  return life_.disconnected && incoming_.fenced() && !incoming_.has_queue_pairs() &&
+         std::ranges::all_of(links_, [](const auto& each) { return each->has_ended(); });
+}
+
+}  // namespace linkspan::transport::verbs
