@@ -5,7 +5,7 @@
 
 namespace linkspan::transport::verbs {
 
-void AccessTable::remove(AccessHolder& holder) {
+void AccessTable::remove(AccessHolder& holder) noexcept {
   const base::MutexLock lock(mutex_);
   for (auto& [serial, list] : all_)
     std::erase_if(list, [&](const Access& each) { return each.holder == &holder; });

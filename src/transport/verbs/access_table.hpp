@@ -35,7 +35,7 @@ struct AccessHolder {
 
 class AccessTable {
  public:
-  void remove(AccessHolder& holder) LINKSPAN_EXCLUDES(mutex_);
+  void remove(AccessHolder& holder) noexcept LINKSPAN_EXCLUDES(mutex_);
   /// Adds an access. The caller has a use of the region meanwhile, so revoke() comes later.
   void grant(AccessHolder& holder, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);
   void on_returned(AccessHolder& holder, std::uint64_t serial) LINKSPAN_EXCLUDES(mutex_);

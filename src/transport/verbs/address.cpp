@@ -26,11 +26,23 @@ std::uint32_t VerbsAddress::devices() const noexcept {
   return number;
 }
 
+bool take_gid(const schema::ByteVector* from, IbvGid& to) noexcept {
+  std::array<std::byte, sizeof to.raw> gid{};
+  if (!schema::take(from, gid)) return false;
+  std::memcpy(to.raw, gid.data(), gid.size());
+  return true;
+}
+
+flatbuffers::Offset<schema::ByteVector> vector_of(flatbuffers::FlatBufferBuilder& out,
+                                                  const IbvGid& gid) {
+  return out.CreateVector(gid.raw, sizeof gid.raw);
+}
+
 std::vector<std::byte> encode(const VerbsAddress& address) {
   flatbuffers::FlatBufferBuilder out;
   std::vector<flatbuffers::Offset<schema::VerbsRail>> rails;
   for (const RailAddress& rail : address.rails) {
-    const auto gid = out.CreateVector(rail.gid.raw, sizeof rail.gid.raw);
+    const auto gid = vector_of(out, rail.gid);
     const auto name = out.CreateString(rail.name.substr(0, kMaxName));
     rails.push_back(schema::CreateVerbsRail(out, rail.device, gid, rail.lid, rail.link,
                                             static_cast<std::uint8_t>(rail.mtu), name));
@@ -50,10 +62,8 @@ Result<VerbsAddress> decode_address(std::span<const std::byte> bytes) {
                      .link = static_cast<IbvLinkLayer>(each->link_layer()),
                      .mtu = static_cast<IbvMtu>(each->mtu()),
                      .name = schema::text_of(*each->name(), kMaxName)};
-    std::array<std::byte, sizeof rail.gid.raw> gid{};
-    if (!schema::take(each->gid(), gid))
+    if (!take_gid(each->gid(), rail.gid))
       return corrupt_verbs_address("a rail with a malformed GID");
-    std::memcpy(rail.gid.raw, gid.data(), gid.size());
     if (rail.device >= kMaxRailsOfPeer || rail.mtu < kMtu256 || rail.mtu > kMtu4096)
       return corrupt_verbs_address("a rail with a device or an MTU out of range");
     out.rails.push_back(std::move(rail));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/schema/flat.hpp"
 #include "transport/verbs/device.hpp"
 
 namespace linkspan::transport::verbs {
@@ -32,6 +33,11 @@ struct VerbsAddress {
 };
 
 inline constexpr std::size_t kMaxRailsOfPeer = 64;
+
+/// Reads a peer's GID. Returns false if it is malformed.
+bool take_gid(const schema::ByteVector* from, IbvGid& to) noexcept;
+flatbuffers::Offset<schema::ByteVector> vector_of(flatbuffers::FlatBufferBuilder& out,
+                                                  const IbvGid& gid);
 
 std::vector<std::byte> encode(const VerbsAddress& address);
 Result<VerbsAddress> decode_address(

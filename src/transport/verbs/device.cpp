@@ -73,44 +73,6 @@ std::optional<std::uint16_t> find_pkey(const VerbsDevice& device, std::uint8_t p
   return std::nullopt;
 }
 
-/// Returns the port as a rail, or why it is none.
-Result<Rail> rail_of(const std::shared_ptr<VerbsDevice>& device, std::uint8_t port,
-                     const VerbsSettings& settings) {
-  const std::string name = device->name() + " port " + std::to_string(port);
-  const auto unusable = [&name](const std::string& why) {
-    return Status(Code::not_found, Scope::transport, "RDMA device " + name + " " + why);
-  };
-  IbvPortAttr attr{};
-  if (const int error = device->library().query_port(device->context(), port, attr); error != 0)
-    return failed(name, "ibv_query_port", error);
-  if (attr.state != kPortActive) return unusable("is not active: look at `ibv_devinfo`");
-  Rail rail{.device = device,
-            .port = port,
-            .lid = attr.lid,
-            .link = static_cast<IbvLinkLayer>(attr.link_layer),
-            .mtu = std::min(attr.active_mtu, settings.mtu.value_or(attr.active_mtu)),
-            .max_message = attr.max_msg_sz};
-  if (attr.link_layer != kLinkInfiniband && attr.link_layer != kLinkEthernet)
-    return unusable("is neither InfiniBand nor Ethernet");
-  if (attr.active_mtu < kMtu256 || attr.active_mtu > kMtu4096 || attr.max_msg_sz < 4096)
-    return unusable("has an MTU of number " + std::to_string(attr.active_mtu) +
-                    " and messages of " + std::to_string(attr.max_msg_sz) + " bytes at most");
-  const auto gid = find_gid(*device, port, attr, settings);
-  if (!gid)
-    return unusable(settings.gid_index ? "has no GID " + std::to_string(*settings.gid_index) +
-                                             ": set verbs.gid_index as `show_gids` lists them"
-                                       : "has no GID: give its network interface an address");
-  rail.gid = gid->gid;
-  rail.gid_index = static_cast<std::uint8_t>(gid->gid_index);
-  if (settings.pkey) {
-    const auto index = find_pkey(*device, port, attr, *settings.pkey);
-    if (!index)
-      return unusable("is not in the partition of verbs.pkey: `smpquery pkeys` lists its");
-    rail.pkey_index = *index;
-  }
-  return rail;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<VerbsDevice>> VerbsDevice::open(const Library& library, IbvDevice* device) {
@@ -178,6 +140,43 @@ Status VerbsDevice::usable(std::uint8_t port) const {
   return {};
 }
 
+Result<Rail> find_rail(const std::shared_ptr<VerbsDevice>& device, std::uint8_t port,
+                       const VerbsSettings& settings) {
+  const std::string name = device->name() + " port " + std::to_string(port);
+  const auto unusable = [&name](const std::string& why) {
+    return Status(Code::not_found, Scope::transport, "RDMA device " + name + " " + why);
+  };
+  IbvPortAttr attr{};
+  if (const int error = device->library().query_port(device->context(), port, attr); error != 0)
+    return failed(name, "ibv_query_port", error);
+  if (attr.state != kPortActive) return unusable("is not active: look at `ibv_devinfo`");
+  Rail rail{.device = device,
+            .port = port,
+            .lid = attr.lid,
+            .link = static_cast<IbvLinkLayer>(attr.link_layer),
+            .mtu = std::min(attr.active_mtu, settings.mtu.value_or(attr.active_mtu)),
+            .max_message = attr.max_msg_sz};
+  if (attr.link_layer != kLinkInfiniband && attr.link_layer != kLinkEthernet)
+    return unusable("is neither InfiniBand nor Ethernet");
+  if (attr.active_mtu < kMtu256 || attr.active_mtu > kMtu4096 || attr.max_msg_sz < 4096)
+    return unusable("has an MTU of number " + std::to_string(attr.active_mtu) +
+                    " and messages of " + std::to_string(attr.max_msg_sz) + " bytes at most");
+  const auto gid = find_gid(*device, port, attr, settings);
+  if (!gid)
+    return unusable(settings.gid_index ? "has no GID " + std::to_string(*settings.gid_index) +
+                                             ": set verbs.gid_index as `show_gids` lists them"
+                                       : "has no GID: give its network interface an address");
+  rail.gid = gid->gid;
+  rail.gid_index = static_cast<std::uint8_t>(gid->gid_index);
+  if (settings.pkey) {
+    const auto index = find_pkey(*device, port, attr, *settings.pkey);
+    if (!index)
+      return unusable("is not in the partition of verbs.pkey: `smpquery pkeys` lists its");
+    rail.pkey_index = *index;
+  }
+  return rail;
+}
+
 Result<std::vector<Rail>> open_rails(const Library& library, const VerbsSettings& settings,
                                      const base::Log& log) {
   std::vector<Rail> rails;
@@ -197,7 +196,7 @@ Result<std::vector<Rail>> open_rails(const Library& library, const VerbsSettings
     for (unsigned port = 1; port <= (*device)->attributes().phys_port_cnt; ++port) {
       const auto number = static_cast<std::uint8_t>(port);
       if (!settings.wants(names.back(), number) || rails.size() == kMaxRails) continue;
-      auto rail = rail_of(*device, number, settings);
+      auto rail = find_rail(*device, number, settings);
       if (rail.ok())
         rails.push_back(*std::move(rail));
       else if (refused.ok())

@@ -66,6 +66,11 @@ struct Rail {
   std::string name() const { return device->name() + " port " + std::to_string(port); }
 };
 
+/// Returns the port as a rail, with its present GID. not_found: it is not active, or lacks what the
+/// settings ask for. Takes milliseconds.
+Result<Rail> find_rail(const std::shared_ptr<VerbsDevice>& device, std::uint8_t port,
+                       const VerbsSettings& settings);
+
 /// Opens the devices with an active port that the user wants. Returns none if there is none.
 /// not_found: one that the user named is not here, or not active. Others that cannot be used are
 /// logged.

@@ -32,20 +32,17 @@ class IncomingLinks {
   /// Handles a peer's VerbsOpen.
   Status on_open(std::span<const std::byte> bytes);
   void advance();
-  /// Destroys all queue pairs: nothing lands by them any more. The peer may open others.
-  void fence() noexcept;
-  /// Returns whether none is left that was there at fence().
-  bool fenced() const noexcept;
-  bool has_queue_pairs() const noexcept;
+  /// Destroys all queue pairs, for ever: the peer is gone.
+  void end() noexcept;
+  /// Returns true once none is left, after end(): nothing lands by them any more.
+  bool has_ended() const noexcept;
   bool is_changing() const noexcept;
 
  private:
   struct Question {
     std::uint64_t epoch = 0;
     std::uint32_t from = 0, to = 0;
-    std::uint32_t psn = 0;
-    std::uint32_t queue_pair = 0;
-    std::uint8_t reads = 1;
+    QueuePairRoute route{};
   };
   struct IncomingLink {
     std::optional<Question> question{};       // not begun
@@ -53,11 +50,10 @@ class IncomingLinks {
     std::uint64_t epoch = 0;                  // of the last question
     std::shared_ptr<QueuePair> queue_pair{};  // shared with the DeviceCall
     std::shared_ptr<DeviceCall> call{};       // shared with the Executor
-    bool fencing = false;
   };
 
   void begin(IncomingLink& link);
-  void answer(IncomingLink& link);
+  void answer(const IncomingLink& link);
 
   base::Executor& executor_;
   const VerbsSettings& settings_;
@@ -65,6 +61,7 @@ class IncomingLinks {
   const std::span<const Rail> here_;
   const std::span<const RailAddress> there_;
   std::vector<IncomingLink> links_;  // by the peer's rails
+  bool ending_ = false;
 };
 
 }  // namespace linkspan::transport::verbs

@@ -40,17 +40,19 @@ class InflightVerbsBatches {
     batch->end = Status();
     if (free_.size() < free_.capacity()) free_.push_back(std::move(batch));
   }
-  /// Calls `end` for each that is over, in order, and takes it out before.
-  template <class End>
-  void take_over(const End& end) {
+  /// For each that is over, in order: calls `status`, which may find no memory, then `end` with the
+  /// batch, which is not in flight any more.
+  template <class EndStatus, class End>
+  void take_over(const EndStatus& status, const End& end) {
     for (std::size_t i = 0; i < all_.size();) {
       if (!all_[i]->over()) {
         ++i;
         continue;
       }
+      Status ended = status(*all_[i]);
       auto batch = std::move(all_[i]);
       all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(i));
-      end(std::move(batch));
+      end(std::move(batch), std::move(ended));
     }
   }
 

@@ -3,6 +3,7 @@
 // Threads: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/schema/flat.hpp"
@@ -18,6 +19,8 @@ enum class VerbsMessage : std::uint16_t {
   revoke,
   returned,
 };
+
+inline constexpr std::size_t kMaxReason = 512;  ///< Bytes of a text, at most.
 
 using schema::finished;
 using schema::verified;

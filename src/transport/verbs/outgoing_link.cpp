@@ -32,58 +32,71 @@ std::string OutgoingLink::describe() const {
 
 /// Begins the next epoch.
 void OutgoingLink::make() {
-  ++epoch_;
-  psn_ = random_psn();
-  if (failures_.count >= kMaxFailures) return ask(0);
+  if (failures_.count >= kMaxFailures) return ask();
   if (queue_ == nullptr)
     queue_ = std::make_unique<RequestQueue>(limits_of(context_.limits, ends_.here));
-  completed_before_ = queue_->completed();
   const std::uint32_t depth = limits_of(context_.limits, ends_.here).depth;
-  call_ = DeviceCall::start(context_.executor, [rail = ends_.here, depth](DeviceCall& call) {
-    auto made = QueuePair::create(rail, depth);
+  call_ = DeviceCall::start(context_.executor, [rail = ends_.here, settings = context_.settings,
+                                                depth](DeviceCall& call) {
+    const auto now = find_rail(rail.device, rail.port, settings);
+    if (!now.ok()) return now.status();
+    auto made = QueuePair::create(*now, depth);
     if (made.ok()) call.queue_pair = *std::move(made);
     return made.status();
   });
   state_ = State::making;
 }
 
-void OutgoingLink::ask(std::uint32_t queue_pair) {
+/// Asks the peer for its end of the queue pair. Without one it only destroys that of the former
+/// epoch.
+void OutgoingLink::ask() {
+  const QueuePair* const made = queue_pair_.get();
+  const std::uint32_t psn = random_psn();
   flatbuffers::FlatBufferBuilder out;
-  out.Finish(schema::CreateVerbsOpen(
-      out, epoch_, ends_.pair.from, ends_.pair.to, queue_pair, psn_,
-      queue_pair_ != nullptr ? queue_pair_->max_sent_reads() : std::uint8_t{1}));
+  const auto gid = vector_of(out, made != nullptr ? made->rail().gid : IbvGid{});
+  out.Finish(schema::CreateVerbsOpen(out, epoch_ + 1, ends_.pair.from, ends_.pair.to,
+                                     made != nullptr ? made->number() : 0, psn, gid,
+                                     made != nullptr ? made->rail().lid : std::uint16_t{0},
+                                     made != nullptr ? made->max_sent_reads() : std::uint8_t{1}));
   context_.messages.send(VerbsMessage::open, out);
+  ++epoch_;
+  psn_ = psn;
   state_ = State::opening;
 }
 
 void OutgoingLink::on_made() {
-  const auto call = std::exchange(call_, nullptr);
-  queue_pair_ = call->queue_pair;
-  if (!call->status.ok()) {
-    failures_.last = call->status;
-    ++failures_.count;
-  }
-  ask(queue_pair_ != nullptr ? queue_pair_->number() : 0);
+  queue_pair_ = call_->queue_pair;
+  ask();
+  if (!call_->status.ok()) count_failure(call_->status);
+  call_ = nullptr;
+}
+
+void OutgoingLink::count_failure(const Status& why) noexcept {
+  ++failures_.count;
+  failures_.last = base::or_no_memory([&] {
+    return Status(Code::unreachable, Scope::peer, "RDMA by " + describe() + ": " + why.what());
+  });
 }
 
 Status OutgoingLink::on_answer(const LinkAnswer& answer, base::Time now) {
-  if (state_ != State::opening || answer.epoch != epoch_ || ending_)
-    return ending_ ? Status() : Status(Code::corrupt, Scope::peer, "an answer to no question");
-  if (queue_ != nullptr) queue_->reset();
-  if (!answer.status.ok()) {
-    failures_.last = answer.status;
-    ++failures_.count;
+  if (ending_) return {};
+  if (state_ != State::opening || answer.epoch != epoch_)
+    return {Code::corrupt, Scope::peer, "an answer to no question"};
+  if (queue_ != nullptr) {
+    queue_->reset();
+    completed_before_ = queue_->completed();
   }
+  if (!answer.status.ok()) count_failure(answer.status);
   if (queue_pair_ == nullptr || !answer.status.ok()) {
-    wait_to_retry(now);
+    // Nothing is outstanding. A queue pair that was made is not used.
+    if (queue_pair_ != nullptr) (void)DeviceCall::destroy(context_.executor, queue_pair_);
+    queue_pair_ = nullptr;
+    state_ = State::failed;
+    failures_.retry_at = now + (failures_.count >= kMaxFailures ? kRetryRefused : kRetry);
     return {};
   }
-  const QueuePairRoute route{.queue_pair = answer.queue_pair,
-                             .psn = 0,
-                             .gid = ends_.there.gid,
-                             .lid = ends_.there.lid,
-                             .mtu = ends_.there.mtu,
-                             .reads = answer.reads};
+  QueuePairRoute route = answer.route;
+  route.mtu = ends_.there.mtu;
   call_ = DeviceCall::start(context_.executor, [queue_pair = queue_pair_, route, psn = psn_,
                                                 settings = context_.settings](DeviceCall&) {
     return queue_pair->connect(route, psn, settings);
@@ -92,44 +105,33 @@ Status OutgoingLink::on_answer(const LinkAnswer& answer, base::Time now) {
   return {};
 }
 
-/// Nothing is outstanding; the queue pair that was made is not used.
-void OutgoingLink::wait_to_retry(base::Time now) {
-  if (queue_pair_ != nullptr)
-    (void)DeviceCall::destroy(context_.executor, std::exchange(queue_pair_, nullptr));
-  state_ = State::failed;
-  failures_.retry_at = now + (failures_.count >= kMaxFailures ? kRetryRefused : kRetry);
-}
-
-void OutgoingLink::fail(const Status& why) {
-  failures_.last = why;
-  call_ = DeviceCall::destroy(context_.executor, std::exchange(queue_pair_, nullptr));
-  state_ = State::destroying;
-}
-
 void OutgoingLink::fence(const Status& why) {
   if (state_ != State::up) return;
-  ++failures_.count;
-  fail(why);
+  state_ = State::destroying;
+  count_failure(why);
 }
 
 void OutgoingLink::on_failure(const SendFailure& failure) {
-  std::string text = "RDMA by " + describe() + " has failed: " + failure.text;
+  state_ = State::destroying;  // first, because the texts may find no memory
+  if (failure.culprit == nullptr) ++failures_.count;
+  const Library& library = ends_.here.device->library();
+  std::string text = "RDMA by " + describe() + " has failed: " +
+                     (failure.post_error != 0 ? describe_error("ibv_post_send", failure.post_error)
+                                              : library.wc_status_str(failure.status));
   if (failure.vendor != 0) text += " (vendor error " + std::to_string(failure.vendor) + ")";
-  Code code = Code::unreachable;
   if (failure.culprit == nullptr) {
-    ++failures_.count;
+    failures_.last = Status(Code::unreachable, Scope::peer, std::move(text));
   } else if (failure.status == kWcRemAccessErr) {
-    failure.culprit->fail({Code::unreachable, Scope::request, text + ": the region is not there"});
     failure.culprit->remote->mark_dead();
+    failure.culprit->fail(
+        {Code::unreachable, Scope::request, text + ": its owner has deregistered the region"});
   } else {
-    code = Code::system;
-    failure.culprit->fail({code, Scope::request, text});
+    failure.culprit->fail({Code::system, Scope::request, text});
   }
-  fail({code, Scope::peer, std::move(text)});
 }
 
 void OutgoingLink::poll() {
-  const auto failure = queue_->poll(*queue_pair_);
+  const auto failure = queue_->poll(*queue_pair_->qp());
   if (queue_->completed() != completed_before_) failures_.count = 0;
   if (failure) return on_failure(*failure);
   if (const Status usable = ends_.here.device->usable(ends_.here.port); !usable.ok()) fence(usable);
@@ -140,7 +142,13 @@ void OutgoingLink::fill(VerbsBatch& batch, std::uint64_t share) {
   if (ends_.there.device >= rkeys.size())
     return batch.fail({Code::corrupt, Scope::peer, "the peer gave too few keys of the region"});
   const SendKeys keys{.local = batch.keys->lkey(ends_.device), .remote = rkeys[ends_.there.device]};
-  if (const auto failure = queue_->fill(*queue_pair_, batch, keys, share)) on_failure(*failure);
+  if (const auto failure = queue_->fill(*queue_pair_->qp(), batch, keys, share))
+    on_failure(*failure);
+}
+
+void OutgoingLink::destroy() {
+  call_ = DeviceCall::destroy(context_.executor, queue_pair_);
+  queue_pair_ = nullptr;
 }
 
 /// Destroys the queue pair, then gives the batches back what was outstanding.
@@ -148,10 +156,7 @@ void OutgoingLink::advance_end() {
   if (state_ == State::ended || (call_ != nullptr && !call_->is_done())) return;
   if (call_ != nullptr && call_->queue_pair != nullptr) queue_pair_ = call_->queue_pair;
   call_ = nullptr;
-  if (queue_pair_ != nullptr) {
-    call_ = DeviceCall::destroy(context_.executor, std::exchange(queue_pair_, nullptr));
-    return;
-  }
+  if (queue_pair_ != nullptr) return destroy();
   if (queue_ != nullptr) queue_->reset();
   state_ = State::ended;
 }
@@ -165,16 +170,15 @@ void OutgoingLink::advance(base::Time now, bool needed) {
       return call_->is_done() ? on_made() : void();
     case State::connecting:
       if (!call_->is_done()) return;
-      if (const Status status = std::exchange(call_, nullptr)->status; !status.ok()) {
-        ++failures_.count;
-        return fail(status);
-      }
-      state_ = State::up;
+      state_ = call_->status.ok() ? State::up : State::destroying;
+      if (!call_->status.ok()) count_failure(call_->status);
+      call_ = nullptr;
       return;
     case State::up:
       return poll();
     case State::destroying:
-      if (!call_->is_done()) return;
+      if (queue_pair_ != nullptr) return destroy();
+      if (call_ != nullptr && !call_->is_done()) return;
       call_ = nullptr;
       return make();
     case State::failed:

@@ -40,8 +40,7 @@ struct LinkEnds {
 /// What the peer has answered to an epoch.
 struct LinkAnswer {
   std::uint64_t epoch = 0;
-  std::uint32_t queue_pair = 0;
-  std::uint8_t reads = 1;
+  QueuePairRoute route{};
   Status status{};  ///< Why the peer has no queue pair.
 };
 
@@ -76,7 +75,8 @@ class OutgoingLink {
   bool has_ended() const noexcept { return state_ == State::ended; }
   /// Returns whether a DeviceCall runs or is about to.
   bool is_changing() const noexcept {
-    return call_ != nullptr || state_ == State::idle || (ending_ && state_ != State::ended);
+    return call_ != nullptr || state_ == State::idle || state_ == State::destroying ||
+           (ending_ && state_ != State::ended);
   }
   base::Time retry_at() const noexcept {
     return state_ == State::failed ? failures_.retry_at : base::Time{};
@@ -95,12 +95,12 @@ class OutgoingLink {
   };
 
   void make();
-  void ask(std::uint32_t queue_pair);
-  void fail(const Status& why);
+  void ask();
+  void count_failure(const Status& why) noexcept;
   void on_made();
   void poll();
   void on_failure(const SendFailure& failure);
-  void wait_to_retry(base::Time now);
+  void destroy();
   void advance_end();
 
   const LinkContext context_;

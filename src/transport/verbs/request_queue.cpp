@@ -8,7 +8,8 @@
 namespace linkspan::transport::verbs {
 namespace {
 
-constexpr unsigned kMaxRefusals = 8;  // of posts while nothing is outstanding that would complete
+constexpr unsigned kMaxRefusals = 8;  // of posts, while nothing is outstanding
+constexpr unsigned kMaxSignRefusals = 1000;
 
 /// Returns whether the request itself is wrong, so that it would fail again.
 bool blames_request(IbvWcStatus status) noexcept {
@@ -89,7 +90,7 @@ void RequestQueue::count_posted(RequestRun& made, std::uint64_t end) {
   run(count_++) = made;
 }
 
-std::optional<SendFailure> RequestQueue::fill(const QueuePair& queue_pair, VerbsBatch& batch,
+std::optional<SendFailure> RequestQueue::fill(IbvQp& queue_pair, VerbsBatch& batch,
                                               const SendKeys& keys, std::uint64_t share) {
   const std::uint64_t bytes_before = bytes_;
   for (unsigned refusals = 0; has_room() && !batch.todo.empty() && bytes_ - bytes_before < share;) {
@@ -97,22 +98,19 @@ std::optional<SendFailure> RequestQueue::fill(const QueuePair& queue_pair, Verbs
     RequestRun made;
     if (!build(batch, keys, share, made)) break;
     IbvSendWr* refused = nullptr;
-    const int error = post_send(queue_pair.qp(), requests_.data(), &refused);
+    const int error = post_send(&queue_pair, requests_.data(), &refused);
     if (error == 0) {
       count_posted(made, made.last);
       continue;
     }
     count_posted(made,
                  refused == nullptr ? posted_ : std::clamp(refused->wr_id - 1, posted_, made.last));
-    if (error == ENOMEM && signaled_ > completed_) {
+    if (error == ENOMEM && posted_ != completed_) {
       refused_ = true;  // it goes on after the next completion
       break;
     }
     if (error == ENOMEM && ++refusals < kMaxRefusals) continue;
-    return SendFailure{.status = kWcGeneralErr,
-                       .vendor = 0,
-                       .culprit = nullptr,
-                       .text = describe_error("ibv_post_send", error)};
+    return SendFailure{.status = kWcGeneralErr, .post_error = error};
   }
   return std::nullopt;
 }
@@ -130,37 +128,49 @@ void RequestQueue::complete(std::uint64_t number) noexcept {
   }
 }
 
-SendFailure RequestQueue::failure_of(const IbvWc& completion, const QueuePair& queue_pair) {
-  SendFailure out{.status = completion.status,
-                  .vendor = completion.vendor_err,
-                  .culprit = nullptr,
-                  .text = queue_pair.rail().device->library().wc_status_str(completion.status)};
+SendFailure RequestQueue::failure_of(const IbvWc& completion) noexcept {
+  SendFailure out{.status = completion.status, .vendor = completion.vendor_err};
   if (!blames_request(completion.status)) return out;
   for (std::size_t i = 0; i < count_ && out.culprit == nullptr; ++i)
     if (run(i).last >= completion.wr_id) out.culprit = run(i).batch;
   return out;
 }
 
-std::optional<SendFailure> RequestQueue::poll(const QueuePair& queue_pair) {
+std::optional<SendFailure> RequestQueue::poll(IbvQp& queue_pair) {
   std::array<IbvWc, 16> completions;
   while (count_ != 0) {
     const int count =
-        poll_cq(queue_pair.cq(), static_cast<int>(completions.size()), completions.data());
-    if (count < 0)
-      return SendFailure{.status = kWcGeneralErr,
-                         .vendor = 0,
-                         .culprit = nullptr,
-                         .text = "its completion queue cannot be read"};
+        poll_cq(queue_pair.send_cq, static_cast<int>(completions.size()), completions.data());
+    if (count < 0) return SendFailure{.status = kWcFatalErr};
     for (int i = 0; i < count; ++i) {
       const IbvWc& each = completions[static_cast<std::size_t>(i)];
       if (each.status != kWcSuccess) {
         // The requests before it have arrived.
         complete(each.wr_id - 1);
-        return failure_of(each, queue_pair);
+        return failure_of(each);
       }
       complete(each.wr_id);
     }
     if (count < static_cast<int>(completions.size())) break;
+  }
+  return count_ != 0 && signaled_ <= completed_ ? sign(queue_pair) : std::nullopt;
+}
+
+/// Posts a write without bytes that is signaled, after requests that are not: the device has taken
+/// a chain in part.
+std::optional<SendFailure> RequestQueue::sign(IbvQp& queue_pair) {
+  IbvSendWr request{};
+  request.wr_id = posted_ + 1;
+  request.opcode = kWrRdmaWrite;
+  request.send_flags = kSendSignaled;
+  request.wr.rdma = requests_.front().wr.rdma;  // which is not looked at
+  IbvSendWr* refused = nullptr;
+  const int error = post_send(&queue_pair, &request, &refused);
+  if (error == 0) {
+    signaled_ = ++posted_;
+    sign_refusals_ = 0;
+  } else if (error != ENOMEM || ++sign_refusals_ >= kMaxSignRefusals) {
+    return SendFailure{.status = kWcGeneralErr, .post_error = error};
   }
   return std::nullopt;
 }

@@ -6,16 +6,15 @@
 // is signaled, and one after each quarter of the queue: an RC queue pair completes in order.
 // Threads: under its peer's mutex.
 // Invariants: at most `depth` requests are outstanding, so the device never refuses one for want of
-// room. The last request posted is signaled, except between a post that the device took in part
-// and the next one.
+// room. The last request posted is signaled, except after a post that the device took in part,
+// until poll().
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "transport/verbs/queue_pair.hpp"
+#include "transport/verbs/abi.hpp"
 #include "transport/verbs/verbs_batch.hpp"
 
 namespace linkspan::transport::verbs {
@@ -33,7 +32,7 @@ struct SendFailure {
   IbvWcStatus status = kWcSuccess;
   std::uint32_t vendor = 0;
   VerbsBatch* culprit = nullptr;  ///< Its own request caused it. Null: the connection did.
-  std::string text;
+  int post_error = 0;             ///< Not 0: post_send() has failed, with this errno.
 };
 
 /// Keys of a batch's memory here and there, for one rail.
@@ -47,10 +46,10 @@ class RequestQueue {
 
   /// Posts requests of the batch while there is room, for about `share` bytes. Returns why the
   /// queue pair cannot go on, if it cannot.
-  std::optional<SendFailure> fill(const QueuePair& queue_pair, VerbsBatch& batch,
-                                  const SendKeys& keys, std::uint64_t share);
+  std::optional<SendFailure> fill(IbvQp& queue_pair, VerbsBatch& batch, const SendKeys& keys,
+                                  std::uint64_t share);
   /// Takes the completions that are there. Returns the failure of the first that is an error.
-  std::optional<SendFailure> poll(const QueuePair& queue_pair);
+  std::optional<SendFailure> poll(IbvQp& queue_pair);
   /// Gives the batches back what has not arrived. The queue pair must be destroyed, and the peer's
   /// end of it too.
   void reset();
@@ -73,7 +72,8 @@ class RequestQueue {
 
   RequestRun& run(std::size_t index) noexcept { return runs_[(first_ + index) % runs_.size()]; }
   void complete(std::uint64_t number) noexcept;
-  SendFailure failure_of(const IbvWc& completion, const QueuePair& queue_pair);
+  std::optional<SendFailure> sign(IbvQp& queue_pair);
+  SendFailure failure_of(const IbvWc& completion) noexcept;
   bool build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t share, RequestRun& made);
   void count_posted(RequestRun& made, std::uint64_t end);
   std::uint64_t signal_interval() const noexcept {
@@ -88,7 +88,8 @@ class RequestQueue {
   // Numbers of requests: the last one posted, signaled and complete.
   std::uint64_t posted_ = 0, signaled_ = 0, completed_ = 0;
   std::uint64_t bytes_ = 0;  // of the runs
-  bool refused_ = false;     // the device had no room: wait for a completion
+  unsigned sign_refusals_ = 0;
+  bool refused_ = false;  // the device had no room: wait for a completion
 };
 
 }  // namespace linkspan::transport::verbs

@@ -5,8 +5,6 @@
 namespace linkspan::transport::verbs {
 namespace {
 
-constexpr std::size_t kMaxReason = 512;
-
 Status corrupt_grant(const char* what) { return {Code::corrupt, Scope::peer, what}; }
 
 }  // namespace
@@ -17,28 +15,41 @@ Result<RemoteAccess*> RequestedAccess::acquire(const WireKey& key) {
   RemoteAccess& access = entry->second;
   if (access.revoked || access.refused)
     return Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
-  if (added) {
-    flatbuffers::FlatBufferBuilder out;
-    const auto token = schema::vector_of(out, key.token);
-    out.Finish(schema::CreateVerbsAccess(out, serial, token));
-    messages_.send(VerbsMessage::access, out);
+  try {
+    if (added) {
+      flatbuffers::FlatBufferBuilder out;
+      const auto token = schema::vector_of(out, key.token);
+      out.Finish(schema::CreateVerbsAccess(out, serial, token));
+      messages_.send(VerbsMessage::access, out);
+    }
+  } catch (...) {
+    all_.erase(entry);  // it was not asked for
+    throw;
   }
   ++access.batches;
   return &access;
 }
 
-void RequestedAccess::release(const WireKey& key, RemoteAccess& access) {
+void RequestedAccess::release(const WireKey& key, RemoteAccess& access) noexcept {
   if (--access.batches != 0) return;
-  if (access.revoked) give_up(all_.find(key.id.serial));
+  returns_ |= access.revoked;
   // It is asked for again by the next batch.
   if (access.refused) all_.erase(key.id.serial);
 }
 
-void RequestedAccess::give_up(std::map<std::uint64_t, RemoteAccess>::iterator access) {
-  flatbuffers::FlatBufferBuilder out;
-  out.Finish(schema::CreateVerbsReturned(out, access->first));
-  messages_.send(VerbsMessage::returned, out);
-  all_.erase(access);
+void RequestedAccess::advance() {
+  if (!returns_) return;
+  for (auto access = all_.begin(); access != all_.end();) {
+    if (!access->second.revoked || access->second.batches != 0) {
+      ++access;
+      continue;
+    }
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateVerbsReturned(out, access->first));
+    messages_.send(VerbsMessage::returned, out);
+    access = all_.erase(access);
+  }
+  returns_ = false;
 }
 
 Status RequestedAccess::on_granted(std::span<const std::byte> bytes, Refusal& refused) {
@@ -68,10 +79,8 @@ Status RequestedAccess::on_revoke(std::span<const std::byte> bytes, const Remote
   const auto found = all_.find(wire->serial());
   if (found == all_.end()) return {};  // it was returned meanwhile
   found->second.revoked = true;
-  if (found->second.batches == 0)
-    give_up(found);
-  else if (wire->immediately())
-    ends = &found->second;
+  if (found->second.batches == 0) returns_ = true;
+  if (wire->immediately()) ends = &found->second;
   return {};
 }
 

@@ -22,7 +22,10 @@ class RequestedAccess {
   /// Returns the access for a batch, which has to release it. Asks the peer for it if that has not
   /// been done. unreachable: the peer takes it back.
   Result<RemoteAccess*> acquire(const WireKey& key);
-  void release(const WireKey& key, RemoteAccess& access);
+  void release(const WireKey& key, RemoteAccess& access) noexcept;
+  /// Returns to the peer what it wants back and no batch has any more.
+  void advance();
+  bool returns() const noexcept { return returns_; }  ///< advance() is to be called.
 
   /// Handles a peer's VerbsGranted. `refused`: gets the serial and why, if it is a refusal.
   struct Refusal {
@@ -34,10 +37,9 @@ class RequestedAccess {
   Status on_revoke(std::span<const std::byte> bytes, const RemoteAccess*& ends);
 
  private:
-  void give_up(std::map<std::uint64_t, RemoteAccess>::iterator access);
-
   MessageQueue& messages_;
   std::map<std::uint64_t, RemoteAccess> all_;  // by serial
+  bool returns_ = false;
 };
 
 }  // namespace linkspan::transport::verbs

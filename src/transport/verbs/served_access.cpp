@@ -1,6 +1,7 @@
 #include "transport/verbs/served_access.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/schema/verbs_generated.h"
@@ -48,13 +49,12 @@ Status ServedAccess::on_access(std::span<const std::byte> bytes) {
 Status ServedAccess::on_returned(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::VerbsReturned>(bytes);
   if (wire == nullptr) return corrupt_access("malformed return of an access");
-  // It may have come too late: after a fence.
   asked_.erase(wire->serial());
   transport_.accesses().on_returned(holder_, wire->serial());
   return {};
 }
 
-bool ServedAccess::advance(base::Time now) {
+void ServedAccess::advance(base::Time now) {
   if (holder_.pending)
     for (const Revocation& each : transport_.accesses().take(holder_)) {
       const base::Time limit = now + (each.immediately ? kMaxReturnImmediately : kMaxReturn);
@@ -64,21 +64,15 @@ bool ServedAccess::advance(base::Time now) {
       out.Finish(schema::CreateVerbsRevoke(out, each.serial, each.immediately));
       messages_.send(VerbsMessage::revoke, out);
     }
-  return std::ranges::any_of(asked_, [now](const auto& each) { return each.second <= now; });
+  std::erase_if(asked_, [&](const auto& each) {
+    if (each.second > now) return false;
+    transport_.accesses().on_returned(holder_, each.first);
+    return true;
+  });
 }
 
-void ServedAccess::on_fenced(base::Time now) {
-  for (auto each = asked_.begin(); each != asked_.end();) {
-    if (each->second > now) {
-      ++each;
-      continue;
-    }
-    transport_.accesses().on_returned(holder_, each->first);
-    each = asked_.erase(each);
-  }
-}
-
-void ServedAccess::end() {
+void ServedAccess::end() noexcept {
+  if (std::exchange(ended_, true)) return;
   asked_.clear();
   transport_.accesses().remove(holder_);
 }

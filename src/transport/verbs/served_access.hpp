@@ -19,7 +19,7 @@ class VerbsTransport;
 
 class ServedAccess {
  public:
-  /// Bounds after which a peer that does not return the access is fenced.
+  /// Bounds of the time until a peer returns an access.
   static constexpr Duration kMaxReturn = std::chrono::seconds(10),
                             kMaxReturnImmediately = std::chrono::seconds(1);
 
@@ -31,13 +31,11 @@ class ServedAccess {
   /// Handles a peer's VerbsAccess and VerbsReturned.
   Status on_access(std::span<const std::byte> bytes);
   Status on_returned(std::span<const std::byte> bytes);
-  /// Tells the peer what it has to return. Returns true if it has kept something for too long: then
-  /// its queue pairs here have to end.
-  bool advance(base::Time now);
-  /// Takes back what is overdue, after the peer's queue pairs have ended.
-  void on_fenced(base::Time now);
+  /// Tells the peer what it has to return. What it keeps for too long counts as returned: its
+  /// requests on the region then fail, and its queue pair with them.
+  void advance(base::Time now);
   /// Takes back everything: the peer is gone, and its queue pairs too.
-  void end();
+  void end() noexcept;
   bool has_news() const noexcept { return holder_.pending; }
   bool awaits_peer() const noexcept { return !asked_.empty(); }
 
@@ -46,6 +44,7 @@ class ServedAccess {
   MessageQueue& messages_;
   AccessHolder holder_;
   std::map<std::uint64_t, base::Time> asked_;  // by serial: when it is overdue
+  bool ended_ = false;
 };
 
 }  // namespace linkspan::transport::verbs

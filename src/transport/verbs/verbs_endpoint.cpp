@@ -145,8 +145,7 @@ void VerbsEndpoint::fail_all(const Status& why) {
     if (!batch->over() && !batch->stopped()) batch->fail(why);
 }
 
-/// Bounds how long requests of a canceled batch stay outstanding, and how long a peer keeps an
-/// access.
+/// Bounds how long requests of a canceled batch stay outstanding.
 void VerbsEndpoint::check_canceled(base::Time at) {
   if (at < next_check_ || life_.disconnected || !life_.failed.ok()) return;
   next_check_ = at + kBoundsCheck;
@@ -166,30 +165,28 @@ void VerbsEndpoint::check_canceled(base::Time at) {
           {Code::unreachable, Scope::peer, "RDMA by " + link->describe() + " completes nothing"});
 }
 
-/// Ends the peer's queue pairs here if it keeps an access for too long.
-void VerbsEndpoint::check_served(base::Time at) {
-  if (!served_.advance(at)) return;
-  if (incoming_.fenced() && !incoming_.has_queue_pairs()) return served_.on_fenced(at);
-  if (incoming_.fenced()) incoming_.fence();
-}
-
 std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
   const base::Time at = now();
   messages_.flush();
   transport_.handle_events(at);
   incoming_.advance();
-  check_served(at);
+  if (incoming_.has_ended()) served_.end();
+  served_.advance(at);
+  requested_.advance();
   advance(at);
   check_canceled(at);
   pump();
   std::size_t completed = 0;
-  batches_.take_over([&](std::unique_ptr<VerbsBatch> batch) {
-    Completion completion{batch->cookie, end_of(*batch)};
-    if (batch->access != nullptr) requested_.release(batch->remote->key(), *batch->access);
-    batches_.release(std::move(batch));  // before the owner learns that it is quiet
-    sink.complete(std::move(completion));
-    ++completed;
-  });
+  batches_.take_over([this](const VerbsBatch& batch) { return end_of(batch); },
+                     [&](std::unique_ptr<VerbsBatch> batch, Status status) {
+                       Completion completion{batch->cookie, std::move(status)};
+                       if (batch->access != nullptr)
+                         requested_.release(batch->remote->key(), *batch->access);
+                       batches_.release(std::move(batch));  // before its owner learns of it
+                       sink.complete(std::move(completion));
+                       ++completed;
+                     });
+  requested_.advance();
   return completed;
 }
 
@@ -206,7 +203,7 @@ PollHint VerbsEndpoint::poll_hint() const {
   const auto after = [&](Duration wait) {
     hint = earlier(hint, {.when = PollHint::When::at, .at = at + wait, .patient = true});
   };
-  if (served_.has_news()) return {.when = PollHint::When::now};
+  if (served_.has_news() || requested_.returns()) return {.when = PollHint::When::now};
   bool waits = false, canceled = false;
   for (const auto& batch : batches_) {
     if (batch->over()) return {.when = PollHint::When::now};
@@ -272,18 +269,16 @@ Status VerbsEndpoint::on_opened(std::span<const std::byte> bytes) {
   const auto* wire = verified<schema::VerbsOpened>(bytes);
   const auto end = wire == nullptr ? std::nullopt : base::final_code(wire->code());
   if (!end) return {Code::corrupt, Scope::peer, "malformed opened"};
-  constexpr std::size_t kMaxReason = 512;
+  LinkAnswer answer{
+      .epoch = wire->epoch(),
+      .route = {.queue_pair = wire->queue_pair(), .lid = wire->lid(), .reads = wire->reads()}};
+  if (!take_gid(wire->gid(), answer.route.gid))
+    return {Code::corrupt, Scope::peer, "opened with a malformed GID"};
+  if (*end != Code::ok)
+    answer.status =
+        Status(*end, Scope::peer, "by the peer: " + schema::text_of(*wire->what(), kMaxReason));
   for (const auto& link : links_)
-    if (link->is_from(wire->from_rail()))
-      return link->on_answer(
-          {.epoch = wire->epoch(),
-           .queue_pair = wire->queue_pair(),
-           .reads = wire->reads(),
-           .status = *end == Code::ok
-                         ? Status()
-                         : Status(*end, Scope::peer,
-                                  "by the peer: " + schema::text_of(*wire->what(), kMaxReason))},
-          now());
+    if (link->is_from(wire->from_rail())) return link->on_answer(answer, now());
   return {Code::corrupt, Scope::peer, "opened by an unknown rail"};
 }
 
@@ -319,13 +314,13 @@ void VerbsEndpoint::close() {
 void VerbsEndpoint::peer_terminated() {
   life_.disconnected = true;
   messages_.close();
-  incoming_.fence();
+  incoming_.end();
   for (const auto& link : links_) link->end();
   fail_all(peer_is_gone());
 }
 
 bool VerbsEndpoint::drained() const {
-  return life_.disconnected && incoming_.fenced() && !incoming_.has_queue_pairs() &&
+  return life_.disconnected && incoming_.has_ended() &&
          std::ranges::all_of(links_, [](const auto& each) { return each->has_ended(); });
 }
 

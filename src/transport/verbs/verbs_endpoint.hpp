@@ -58,7 +58,6 @@ class VerbsEndpoint final : public Endpoint {
   void pump();
   void advance(base::Time now);
   void check_canceled(base::Time now);
-  void check_served(base::Time now);
   Status end_of(const VerbsBatch& batch) const;
   void fail_all(const Status& why);
   Status on_opened(std::span<const std::byte> bytes);
