@@ -129,6 +129,7 @@ struct Connection {
   std::shared_ptr<Host> host;
   Time not_before{};
   Time unreachable_since{};  // zero: it was reachable
+  bool failed = false;       // a request has, and the queue pair is not in the error state yet
   int rnr_tries = 0;
   bool rnr_rolled = false;  // whether this message shall meet no receive has been decided
 };
