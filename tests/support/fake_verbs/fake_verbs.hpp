@@ -175,7 +175,9 @@ struct ContextObject : IbvExtendedContext {
 };
 
 inline ContextObject& object(IbvContext* context) {
-  return *static_cast<ContextObject*>(extended(context));
+  auto* const around =
+      reinterpret_cast<std::byte*>(context) - offsetof(IbvExtendedContext, context);
+  return *static_cast<ContextObject*>(reinterpret_cast<IbvExtendedContext*>(around));
 }
 inline ContextObject& object_of(const QpObject& qp) { return object(qp.context); }
 
@@ -229,6 +231,16 @@ Pad* peers_pad(const QpObject& qp);
 bool move_to_error(Host& host, QpShared& qp);
 /// A device goes away: its calls answer EIO, its queue pairs err, its contexts have an event.
 void lose_device(std::uint32_t index);
+
+// ---- late_memory.cpp
+/// Makes a new registration show late what is written to it, if it can. Call under World.
+bool make_late(MrShared& mr);
+/// Shows all and ends that. Call under World.
+void end_late(MrShared& mr);
+/// Tells of a piece that landed in the shadow. False: try again.
+bool add_late(Host& host, MrShared& mr, std::uint64_t begin, std::uint64_t bytes);
+/// Shows all that has landed in memory of the host.
+void show_late(Host& host);
 
 // ---- post.cpp
 int post_send(IbvQp* qp, IbvSendWr* chain, IbvSendWr** bad);

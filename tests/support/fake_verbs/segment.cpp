@@ -93,11 +93,11 @@ std::string path_of(int pid, int fd) {
 
 }  // namespace
 
-const MrShared* Segment::find(std::uint32_t key, bool remote, std::uint32_t pd,
-                              std::uint64_t address, std::uint64_t bytes, unsigned access) const {
+MrShared* Segment::find(std::uint32_t key, bool remote, std::uint32_t pd, std::uint64_t address,
+                        std::uint64_t bytes, unsigned access) {
   if (((key & kRemoteBit) != 0) != remote) return nullptr;
   key &= ~kRemoteBit;
-  const MrShared& mr = mrs[(key >> 8) % kMrs];
+  MrShared& mr = mrs[(key >> 8) % kMrs];
   if (key == 0 || mr.lkey != key || mr.pd != pd || (mr.access & access) != access) return nullptr;
   const std::uint64_t offset = address - mr.iova;
   return address >= mr.iova && offset <= mr.bytes && bytes <= mr.bytes - offset ? &mr : nullptr;
