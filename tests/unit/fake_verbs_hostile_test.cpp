@@ -178,6 +178,20 @@ TEST_F(FakeVerbsHostile, ReachesNothingByAnOldGid) {
   EXPECT_EQ(write(0, 16, 0), kWcSuccess);
 }
 
+TEST_F(FakeVerbsHostile, CanBeInfiniBand) {
+  ASSERT_EQ(fake.set("infiniband", 1), 0);
+  Options only;
+  only.gid_index = 0;
+  connect(only, only);
+  IbvPortAttr port{};
+  ASSERT_EQ(ibv.query_port(near->context, 1, port), 0);
+  EXPECT_EQ(port.link_layer, kLinkInfiniband);
+  EXPECT_NE(port.lid, 0);
+  IbvGidEntry entry{};
+  EXPECT_EQ(ibv.query_gid_entry(near->context, 1, 1, entry), ENODATA);
+  EXPECT_EQ(write(0, 16, 0), kWcSuccess);
+}
+
 TEST_F(FakeVerbsHostile, CountsDoorbellsAndChains) {
   connect();
   fake.reset();

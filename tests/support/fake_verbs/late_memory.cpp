@@ -63,7 +63,7 @@ bool make_late(MrShared& mr) {
   void* const shadow =
       mmap(nullptr, mr.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (shadow == MAP_FAILED) return false;
-  mr.late_ring = w.arena.allocate(segment.arena(), kRanges * sizeof(LateRange));
+  mr.late_ring = w.arena.allocate(kRanges * sizeof(LateRange));
   if (mr.late_ring == ~std::uint64_t{0}) {
     munmap(shadow, mr.bytes);
     return false;

@@ -226,14 +226,13 @@ int Host::copy(const iovec* local, std::size_t count, std::uint64_t remote, std:
   return error;
 }
 
-std::uint64_t Arena::allocate(std::byte* base, std::uint64_t bytes) {
+std::uint64_t Arena::allocate(std::uint64_t bytes) {
   bytes = (bytes + 63) & ~std::uint64_t{63};
   for (auto each = free_.begin(); each != free_.end(); ++each) {
     if (each->second < bytes) continue;
     const auto [offset, size] = *each;
     free_.erase(each);
     if (size > bytes) free_.emplace(offset + bytes, size - bytes);
-    std::memset(base + offset, 0, bytes);
     return offset;
   }
   return ~std::uint64_t{0};

@@ -27,7 +27,7 @@
 namespace linkspan::transport::verbs::fake {
 
 inline constexpr std::uint32_t kHosts = 1024, kQps = 4096, kCqs = 2048, kMrs = 32768;
-inline constexpr std::uint32_t kDevices = 16, kContexts = 64, kLateMrs = 64;
+inline constexpr std::uint32_t kDevices = 16, kContexts = 256, kLateMrs = 64;
 inline constexpr std::uint64_t kArenaBytes = std::uint64_t{2} << 30;
 
 /// Says which device of which host a GID names.
@@ -172,8 +172,8 @@ class Host {
 /// The free ranges of this process's arena.
 class Arena {
  public:
-  /// Returns an offset of `bytes` zeros; all bits set if there is no room.
-  std::uint64_t allocate(std::byte* base, std::uint64_t bytes);
+  /// Returns the offset of `bytes` bytes; all bits set if there is no room.
+  std::uint64_t allocate(std::uint64_t bytes);
   void free(std::uint64_t offset, std::uint64_t bytes);
 
  private:
