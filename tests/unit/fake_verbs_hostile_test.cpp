@@ -178,6 +178,20 @@ TEST_F(FakeVerbsHostile, ReachesNothingByAnOldGid) {
   EXPECT_EQ(write(0, 16, 0), kWcSuccess);
 }
 
+TEST_F(FakeVerbsHostile, CanBeInfiniBand) {
+  ASSERT_EQ(fake.set("infiniband", 1), 0);
+  Options only;
+  only.gid_index = 0;
+  connect(only, only);
+  IbvPortAttr port{};
+  ASSERT_EQ(ibv.query_port(near->context, 1, port), 0);
+  EXPECT_EQ(port.link_layer, kLinkInfiniband);
+  EXPECT_NE(port.lid, 0);
+  IbvGidEntry entry{};
+  EXPECT_EQ(ibv.query_gid_entry(near->context, 1, 1, entry), ENODATA);
+  EXPECT_EQ(write(0, 16, 0), kWcSuccess);
+}
+
 TEST_F(FakeVerbsHostile, CountsDoorbellsAndChains) {
   connect();
   fake.reset();
@@ -253,6 +267,14 @@ class FakeVerbsGpu : public FakeVerbsHostile {
     EXPECT_EQ(cu->cuDevicePrimaryCtxRelease(0), cuda::CUDA_SUCCESS);
     FakeVerbsHostile::TearDown();
   }
+  std::vector<std::byte> read_gpu(std::size_t bytes) {
+    std::vector<std::byte> read(bytes);
+    EXPECT_EQ(cu->cuMemcpyAsync(reinterpret_cast<cuda::CUdeviceptr>(read.data()), memory + 7,
+                                read.size(), nullptr),
+              cuda::CUDA_SUCCESS);
+    EXPECT_EQ(cu->cuCtxSynchronize(), cuda::CUDA_SUCCESS);
+    return read;
+  }
   /// Writes into the GPU's memory by `mr`, whose addresses begin with the GPU's, and compares.
   void write_and_compare(IbvMr* mr) {
     ASSERT_NE(mr, nullptr) << std::strerror(errno);
@@ -260,11 +282,7 @@ class FakeVerbsGpu : public FakeVerbsHostile {
     wr.wr.rdma = {memory + 7, mr->rkey};
     ASSERT_EQ(near->post(wr), 0);
     ASSERT_EQ(status_of(near->sent()), kWcSuccess);
-    std::vector<std::byte> read(200'001);
-    ASSERT_EQ(cu->cuMemcpyAsync(reinterpret_cast<cuda::CUdeviceptr>(read.data()), memory + 7,
-                                read.size(), nullptr),
-              cuda::CUDA_SUCCESS);
-    ASSERT_EQ(cu->cuCtxSynchronize(), cuda::CUDA_SUCCESS);
+    const auto read = read_gpu(200'001);
     EXPECT_EQ(std::memcmp(read.data(), near->data() + 1, read.size()), 0);
     EXPECT_EQ(ibv.dereg_mr(mr), 0);
   }
@@ -296,6 +314,35 @@ TEST_F(FakeVerbsGpu, IsReachedByPeermem_AndNotWithoutIt) {
   EXPECT_EQ(errno, EFAULT);
   ASSERT_EQ(fake.set("peermem", 1), 0);
   write_and_compare(ibv.reg_mr(far->pd, address, kBytes, 7));
+}
+
+TEST_F(FakeVerbsGpu, ShowsWhatWasWrittenOnlyAfterAFlush) {
+  ASSERT_EQ(fake.set("peermem", 1), 0);
+  ASSERT_EQ(fake.set("gpu_late", 1), 0);
+  connect();
+  IbvMr* const mr = ibv.reg_mr(far->pd, reinterpret_cast<void*>(memory), kBytes, 7);
+  ASSERT_NE(mr, nullptr);
+  const auto same = [this](std::uint64_t offset) {
+    return std::memcmp(read_gpu(100).data(), near->data() + offset, 100) == 0;
+  };
+  const auto write_gpu = [this, mr](std::uint64_t offset) {
+    IbvSendWr wr = near->request(kWrRdmaWrite, offset, 100, 0);
+    wr.wr.rdma = {memory + 7, mr->rkey};
+    EXPECT_EQ(near->post(wr), 0);
+    return status_of(near->sent());
+  };
+  ASSERT_EQ(write_gpu(0), kWcSuccess);
+  EXPECT_FALSE(same(0));
+  fake.flush();
+  EXPECT_TRUE(same(0));
+  ASSERT_EQ(write_gpu(1000), kWcSuccess);
+  EXPECT_FALSE(same(1000));
+  IbvSendWr read = near->request(kWrRdmaRead, 5000, 1, 0);  // as a loopback queue pair would
+  read.wr.rdma = {memory, mr->rkey};
+  ASSERT_EQ(near->post(read), 0);
+  ASSERT_EQ(status_of(near->sent()), kWcSuccess);
+  EXPECT_TRUE(same(1000));
+  EXPECT_EQ(ibv.dereg_mr(mr), 0);
 }
 
 }  // namespace fake_verbs_hostile_test

@@ -2,8 +2,13 @@
 // that are stopped and killed.
 #include <poll.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "tests/unit/fake_verbs_fixture.hpp"
 
@@ -13,6 +18,7 @@ namespace fake_verbs_processes_test {
 using test::Json;
 constexpr const char* kHelper = "fake_verbs_far";
 constexpr std::uint32_t kFloodBytes = 1 << 20;
+constexpr std::uint32_t kPieces = 64, kPieceBytes = kFloodBytes / kPieces;
 
 /// The child's end: does what the test calls for.
 class FarEnd {
@@ -38,6 +44,7 @@ class FarEnd {
                                         .bytes = call.at("bytes")}}}),
               {}};
     if (what == "event") return {static_cast<int>(end_->event().value_or(IbvEventType{-1})), {}};
+    if (what == "stream") stream();
     if (what == "flood") flooding_ = true;
     return {Json(), {}};
   }
@@ -51,6 +58,16 @@ class FarEnd {
   }
 
  private:
+  /// Writes all of its memory, a piece at a time, each with an immediate.
+  void stream() {
+    for (std::uint32_t i = 0; i < kPieces; ++i) {
+      IbvSendWr wr =
+          end_->request(kWrRdmaWriteWithImm, i * kPieceBytes, kPieceBytes, i * kPieceBytes);
+      wr.imm_data = i;
+      if (end_->post(wr) != 0) throw std::runtime_error("post_send");
+    }
+  }
+
   const Library ibv_;
   std::unique_ptr<test::VerbsEnd> end_;
   bool flooding_ = false;
@@ -65,8 +82,8 @@ const bool kRegistered = test::add_helper(kHelper, far_main);
 
 class FakeVerbsProcesses : public FakeVerbsFixture {
  protected:
-  void connect_child(Options options = {}) {
-    auto spawned = test::Child::spawn(kHelper);
+  void connect_child(const Options& options = {}, const std::vector<std::string>& settings = {}) {
+    auto spawned = test::Child::spawn(kHelper, settings);
     ASSERT_TRUE(spawned.ok()) << spawned.status().to_string();
     child = *std::move(spawned);
     near = End::open(ibv, options);
@@ -174,6 +191,34 @@ TEST_F(FakeVerbsProcesses, LandNothingAfterAFence_WhenTheWriterIsStoppedAndGoesO
     std::memset(near->data(), 0, near->options.bytes);
     child->signal(SIGCONT);
     EXPECT_TRUE(quiet());
+  }
+}
+
+TEST_F(FakeVerbsProcesses, StreamFromSeveralAtOnce_InAnyOrderAndLate) {
+  std::vector<std::unique_ptr<test::Child>> children;
+  std::vector<std::unique_ptr<End>> ends;
+  for (int i = 0; i < 3; ++i) {
+    connect_child({},
+                  {"FAKE_VERBS_LATE_US=500", "FAKE_VERBS_RNR_PERCENT=30", "FAKE_VERBS_UNORDERED=1",
+                   "FAKE_VERBS_CHUNK=1000", "FAKE_VERBS_SEED=" + std::to_string(i)});
+    for (std::uint32_t id = 0; id < kPieces; ++id) ASSERT_EQ(near->post_receive(id), 0);
+    children.push_back(std::move(child));
+    ends.push_back(std::move(near));
+  }
+  for (const auto& each : children) ASSERT_TRUE(each->line().call({{"do", "stream"}}).ok());
+  for (const auto& end : ends) {
+    std::set<std::uint32_t> heard;
+    std::vector<std::uint32_t> order;
+    for (std::uint32_t i = 0; i < kPieces; ++i) {
+      const auto wc = end->received();
+      ASSERT_EQ(status_of(wc), kWcSuccess);
+      EXPECT_EQ(wc->wr_id, i) << "receives are taken in order";
+      heard.insert(wc->imm_data);
+      order.push_back(wc->imm_data);
+    }
+    EXPECT_EQ(heard.size(), kPieces);
+    EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
+    expect_memory(*end, {{0, 2, 0, kFloodBytes}});
   }
 }
 

@@ -103,7 +103,7 @@ int Library::query_gid_entry(IbvContext* context, std::uint8_t port_num, int ind
   if (is_zero(entry.gid)) return ENODATA;
   entry.gid_index = static_cast<std::uint32_t>(index);
   entry.port_num = port_num;
-  IbvPortAttr port;
+  IbvPortAttr port{};
   if (const int error = query_port(context, port_num, port); error != 0) return error;
   if (port.link_layer != kLinkEthernet) {
     entry.gid_type = kGidIb;

@@ -2,6 +2,7 @@
 //
 // A DMA-BUF is another open file of the allocation's memfd. Its position is where the range begins:
 // the simulated network card reads it there (tests/support/fake_verbs), which maps the memory.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,6 +16,16 @@ namespace linkspan::cuda::fake {
 namespace {
 
 constexpr std::uint64_t kHostPage = 4096;
+
+/// Shows what simulated network cards of this process have written (fake_verbs/late_memory.cpp).
+void flush_simulated_cards() {
+  const char* const file = std::getenv("LINKSPAN_VERBS_LIBRARY");
+  void* const library = file != nullptr ? dlopen(file, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+  if (library == nullptr) return;
+  const auto flush = reinterpret_cast<void (*)()>(dlsym(library, "fakeVerbsFlush"));
+  if (flush != nullptr) flush();
+  dlclose(library);
+}
 
 }  // namespace
 
@@ -50,10 +61,12 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::s
   return CUDA_SUCCESS;
 }
 
-/// The simulated network card's writes are visible as soon as they have landed.
 CUresult cuFlushGPUDirectRDMAWrites(unsigned target, unsigned scope) {
-  const Call call;
-  if (call.error != CUDA_SUCCESS) return call.error;
+  {
+    const Call call;
+    if (call.error != CUDA_SUCCESS) return call.error;
+  }
+  flush_simulated_cards();
   return target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
                  (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER ||
                   scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <type_traits>
 
 namespace linkspan::test {
@@ -29,10 +30,13 @@ struct FakeVerbs {
   void (*change_gid)(unsigned device) = nullptr;
   /// Holds or releases a device: a held one starts no work request. Returns when none is in work.
   void (*hold)(unsigned device, int hold) = nullptr;
+  /// Shows what was written to memory of simulated GPUs (gpu_late), as their driver does by
+  /// cuFlushGPUDirectRDMAWrites if LINKSPAN_VERBS_LIBRARY names this library.
+  void (*flush)() = nullptr;
 
   /// Finds the controls in a library that is loaded, or loads it. The members are null if it has
   /// none.
-  static FakeVerbs find(const char* file) {
+  static FakeVerbs find(const char* file = std::getenv("LINKSPAN_VERBS_LIBRARY")) {
     FakeVerbs found;
     void* const library = file != nullptr ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : nullptr;
     if (library == nullptr) return found;
@@ -47,6 +51,7 @@ struct FakeVerbs {
     ask("fakeVerbsSetPort", found.set_port);
     ask("fakeVerbsChangeGid", found.change_gid);
     ask("fakeVerbsHold", found.hold);
+    ask("fakeVerbsFlush", found.flush);
     return found;
   }
   explicit operator bool() const noexcept { return hold != nullptr; }

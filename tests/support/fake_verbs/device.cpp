@@ -109,6 +109,10 @@ std::shared_ptr<Host> find_host(std::uint32_t number) {
   World& w = world();
   const std::lock_guard lock(w.mutex);
   if (number == own_segment().number) return w.host;
+  // What has ended and is in no queue pair any more would be kept for nothing.
+  std::erase_if(w.others, [](const auto& each) {
+    return each.second == nullptr || (each.second.use_count() == 1 && !each.second->alive());
+  });
   std::shared_ptr<Host>& known = w.others[number];
   if (known == nullptr || !known->alive()) known = Host::attach(number);
   return known;

@@ -21,8 +21,10 @@
 // Invariants: in a forked child, and after the process has begun to end, every call fails.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -110,6 +112,12 @@ struct CqObject : IbvCq {
   std::uint32_t events_taken = 0;  // under `mutex` of IbvCq
 };
 
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+template <class T>
+using Zeros = std::unique_ptr<T[], Free>;
+
 /// A work request that was posted.
 struct SendEntry {
   enum class Phase { queued, landed };
@@ -129,6 +137,7 @@ struct Connection {
   std::shared_ptr<Host> host;
   Time not_before{};
   Time unreachable_since{};  // zero: it was reachable
+  bool failed = false;       // a request has, and the queue pair is not in the error state yet
   int rnr_tries = 0;
   bool rnr_rolled = false;  // whether this message shall meet no receive has been decided
 };
@@ -136,21 +145,24 @@ struct Connection {
 struct QpObject : IbvQp {
   QpShared* shared = nullptr;
   IbvQpInitAttr init{};
-  Connection connection;  // under Turns
-  std::mutex post;        // of sends and receives
-  std::vector<SendEntry> entries;
-  std::vector<IbvSge> elements;                                // max_send_sge for each entry
-  std::vector<std::byte> inlines;                              // max_inline_data for each entry
+  Connection connection;                                       // under Turns
+  std::mutex post;                                             // of sends and receives
+  Zeros<SendEntry> entries;                                    // max_send_wr
+  Zeros<IbvSge> elements;                                      // max_send_sge for each entry
+  Zeros<std::byte> inlines;                                    // max_inline_data for each entry
   std::atomic<std::uint64_t> head = 0, tail = 0, retired = 0;  // completed, posted, free again
   std::uint32_t events_taken = 0;                              // under `mutex` of IbvQp
 
-  SendEntry& entry(std::uint64_t index) { return entries[index % entries.size()]; }
+  std::uint64_t place(std::uint64_t index) const {
+    return index % std::max(init.cap.max_send_wr, 1U);
+  }
+  SendEntry& entry(std::uint64_t index) { return entries.get()[place(index)]; }
   std::span<IbvSge> elements_of(std::uint64_t index) {
     const std::size_t each = init.cap.max_send_sge;
-    return std::span(elements).subspan(index % entries.size() * each, each);
+    return {elements.get() + place(index) * each, each};
   }
   std::byte* inline_of(std::uint64_t index) {
-    return inlines.data() + index % entries.size() * init.cap.max_inline_data;
+    return inlines.get() + place(index) * init.cap.max_inline_data;
   }
 };
 
@@ -174,7 +186,9 @@ struct ContextObject : IbvExtendedContext {
 };
 
 inline ContextObject& object(IbvContext* context) {
-  return *static_cast<ContextObject*>(extended(context));
+  auto* const around =
+      reinterpret_cast<std::byte*>(context) - offsetof(IbvExtendedContext, context);
+  return *static_cast<ContextObject*>(reinterpret_cast<IbvExtendedContext*>(around));
 }
 inline ContextObject& object_of(const QpObject& qp) { return object(qp.context); }
 
@@ -228,6 +242,16 @@ Pad* peers_pad(const QpObject& qp);
 bool move_to_error(Host& host, QpShared& qp);
 /// A device goes away: its calls answer EIO, its queue pairs err, its contexts have an event.
 void lose_device(std::uint32_t index);
+
+// ---- late_memory.cpp
+/// Makes a new registration show late what is written to it, if it can. Call under World.
+bool make_late(MrShared& mr);
+/// Shows all and ends that. Call under World.
+void end_late(MrShared& mr);
+/// Tells of a piece that landed in the shadow. False: try again.
+bool add_late(Host& host, MrShared& mr, std::uint64_t begin, std::uint64_t bytes);
+/// Shows all that has landed in memory of the host.
+void show_late(Host& host);
 
 // ---- post.cpp
 int post_send(IbvQp* qp, IbvSendWr* chain, IbvSendWr** bad);

@@ -24,33 +24,47 @@ bool is_write(IbvWrOpcode opcode) {
 bool is_send(IbvWrOpcode opcode) { return opcode == kWrSend || opcode == kWrSendWithImm; }
 bool takes_receive(IbvWrOpcode opcode) { return is_send(opcode) || opcode == kWrRdmaWriteWithImm; }
 
-/// Where the bytes of a message are on one side.
+/// Where the bytes of a message are on one side, and of which of them GPUs show late.
 struct Scatter {
   iovec parts[kMaxElements];
+  MrShared* late[kMaxElements];
   std::size_t count = 0;
 };
 
 /// Appends the part of an element that lies in [begin, begin + bytes) of the message. `at` is where
 /// the element begins in the message.
 void add_part(Scatter& to, std::uint64_t view, std::uint64_t length, std::uint64_t at,
-              std::uint64_t begin, std::uint64_t bytes) {
+              std::uint64_t begin, std::uint64_t bytes, MrShared* late = nullptr) {
   const std::uint64_t from = std::max(at, begin), end = std::min(at + length, begin + bytes);
   if (from >= end || to.count == kMaxElements) return;
+  to.late[to.count] = late;
   to.parts[to.count++] = {reinterpret_cast<void*>(view + (from - at)), end - from};
 }
 
 /// Finds elements in memory of a host. False: one of them is not valid for that use.
-bool resolve(const Segment& segment, std::uint32_t pd, std::span<const IbvSge> elements,
-             unsigned access, std::uint64_t begin, std::uint64_t bytes, Scatter& to) {
+bool resolve(Segment& segment, std::uint32_t pd, std::span<const IbvSge> elements, unsigned access,
+             std::uint64_t begin, std::uint64_t bytes, Scatter& to) {
   std::uint64_t at = 0;
   for (const IbvSge& each : elements) {
     if (each.length == 0) continue;
-    const MrShared* const mr = segment.find(each.lkey, false, pd, each.addr, each.length, access);
+    MrShared* const mr = segment.find(each.lkey, false, pd, each.addr, each.length, access);
     if (mr == nullptr) return false;
-    add_part(to, mr->view + (each.addr - mr->iova), each.length, at, begin, bytes);
+    const bool late = access != 0 && mr->shadow != 0;
+    add_part(to, (late ? mr->shadow : mr->view) + (each.addr - mr->iova), each.length, at, begin,
+             bytes, late ? mr : nullptr);
     at += each.length;
   }
   return true;
+}
+
+/// What was copied to `parts` is shown late, where that is so.
+void tell_late(Host& host, const Scatter& parts) {
+  for (std::size_t i = 0; i < parts.count; ++i) {
+    MrShared* const mr = parts.late[i];
+    if (mr == nullptr) continue;
+    const auto at = reinterpret_cast<std::uint64_t>(parts.parts[i].iov_base);
+    add_late(host, *mr, at - mr->shadow, parts.parts[i].iov_len);
+  }
 }
 
 /// The target's end of a queue pair, whose landing lock is held.
@@ -122,7 +136,7 @@ Outcome copy_to_range(const SendEntry& entry, const Scatter& local, const Target
   const unsigned access = write ? kAccessRemoteWrite : kAccessRemoteRead;
   const std::uint64_t address = entry.wr.wr.rdma.remote_addr;
   if (entry.bytes == 0) return Outcome::landed;  // no key is looked at
-  const MrShared* const mr =
+  MrShared* const mr =
       target.segment.find(entry.wr.wr.rdma.rkey, true, target.qp.pd, address, entry.bytes, access);
   if (mr == nullptr || (target.qp.access & access) != access ||
       (!write && target.qp.max_dest_rd_atomic == 0)) {
@@ -130,11 +144,15 @@ Outcome copy_to_range(const SendEntry& entry, const Scatter& local, const Target
     status = mr == nullptr || write ? kWcRemAccessErr : kWcRemInvReqErr;
     return Outcome::failed;
   }
-  const std::uint64_t there = mr->view + (address - mr->iova) + begin;
+  if (!write) show_late(target.host);
+  const std::uint64_t offset = address - mr->iova + begin;
+  const std::uint64_t there = (write && mr->shadow != 0 ? mr->shadow : mr->view) + offset;
   const int error = target.host.copy(local.parts, local.count, there, bytes, write,
                                      target.qp.landing, target.pad);
   if (error == ESRCH) return Outcome::unreachable;
   if (error == EAGAIN) return Outcome::again;
+  if (error == 0 && write && mr->shadow != 0 && !add_late(target.host, *mr, offset, bytes))
+    return Outcome::again;
   if (error == 0) return Outcome::landed;
   status = kWcGeneralErr;
   return Outcome::failed;
@@ -174,6 +192,7 @@ Outcome copy_to_receive(const QpObject& qp, const SendEntry& entry, const Scatte
     if (error != 0) return error == EAGAIN ? Outcome::again : Outcome::unreachable;
     done += part.iov_len;
   }
+  tell_late(target.host, remote);
   return Outcome::landed;
 }
 
@@ -187,6 +206,7 @@ bool gather(QpObject& qp, std::uint64_t index, std::uint64_t begin, std::uint64_
     return true;
   }
   const unsigned access = entry.wr.opcode == kWrRdmaRead ? kAccessLocalWrite : 0U;
+  if (access == 0) show_late(*world().host);  // it may be sent what has landed here
   return resolve(own_segment(), qp.shared->pd,
                  qp.elements_of(index).first(static_cast<std::size_t>(entry.wr.num_sge)), access,
                  begin, bytes, local);
@@ -232,6 +252,7 @@ Outcome land(QpObject& qp, std::uint64_t index, IbvWcStatus& status) {
                               ? copy_to_receive(qp, entry, local, target, begin, bytes, status)
                               : copy_to_range(entry, local, target, begin, bytes, status);
   if (outcome == Outcome::landed) {
+    if (entry.wr.opcode == kWrRdmaRead) tell_late(*world().host, local);
     ++entry.landed_pieces;
     counters().bytes.fetch_add(bytes, std::memory_order_relaxed);
   }

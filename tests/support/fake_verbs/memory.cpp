@@ -141,6 +141,7 @@ IbvMr* add(IbvPd* pd, const Wish& wish, const View& view) {
   made->rkey = made->lkey | kRemoteBit;
   made->mapping = view.mapping;
   made->mapping_bytes = view.bytes;
+  if (view.mapping != nullptr && settings().gpu_late != 0) make_late(shared);
   shared.lkey = made->lkey;
   static_cast<PdObject*>(pd)->users.fetch_add(1);
   return made;
@@ -207,11 +208,12 @@ FAKE_VERBS_EXPORT int ibv_dereg_mr(IbvMr* mr) {
       if (const SharedHold landing(qp->shared->landing, 10s, peers_pad(*qp)); !landing)
         return EBUSY;
   }
-  if (m->mapping != nullptr) munmap(m->mapping, m->mapping_bytes);
   counters().deregistrations.fetch_add(1);
   static_cast<PdObject*>(mr->pd)->users.fetch_sub(1);
   World& w = world();
   const std::lock_guard lock(w.mutex);
+  end_late(segment.mrs[m->handle]);
+  if (m->mapping != nullptr) munmap(m->mapping, m->mapping_bytes);
   w.registered -= m->length;
   delete m;
   return 0;

@@ -108,7 +108,7 @@ int post_send(IbvQp* base, IbvSendWr* chain, IbvSendWr** bad) {
   world().host->wake(context.index);
   bool lost = false;
   for (; before > 0; --before) lost = is_nth(settings().lose_device) || lost;
-  if (lost) lose_device(0);
+  if (lost) lose_device(static_cast<std::uint32_t>(settings().lose_which));
   return error;
 }
 

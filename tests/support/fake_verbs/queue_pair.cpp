@@ -1,6 +1,7 @@
 // tests/support/fake_verbs/queue_pair.cpp - the life of a queue pair.
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/support/fake_verbs/fake_verbs.hpp"
@@ -11,6 +12,12 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kFenceWithin = 30s;
 constexpr unsigned kPsnBits = 0xffffff;
+
+/// Returns memory whose pages are touched only when they are used.
+template <class T>
+Zeros<T> zeros(std::size_t count) {
+  return Zeros<T>(static_cast<T*>(std::calloc(std::max<std::size_t>(count, 1), sizeof(T))));
+}
 
 QpObject& qp_of(IbvQp* qp) { return *static_cast<QpObject*>(qp); }
 
@@ -145,7 +152,7 @@ QpShared* take_place(QpObject& qp, std::uint64_t ring_bytes) {
   } while ((w.last_qp % kQps == 0 || w.qps[w.last_qp % kQps] != nullptr) && ++tried < kQps);
   if (tried >= kQps) return nullptr;
   QpShared& shared = segment.qps[w.last_qp % kQps];
-  shared.ring = w.arena.allocate(segment.arena(), ring_bytes);
+  shared.ring = w.arena.allocate(ring_bytes);
   if (shared.ring == ~std::uint64_t{0}) return nullptr;
   qp.qp_num = segment.number << 14 | w.last_qp;
   qp.handle = w.last_qp;
@@ -227,9 +234,10 @@ FAKE_VERBS_EXPORT IbvQp* ibv_create_qp(IbvPd* pd, IbvQpInitAttr* init) {
   pthread_cond_init(&made->cond, nullptr);
   made->shared = shared;
   made->init = *init;
-  made->entries.resize(std::max(cap.max_send_wr, 1U));
-  made->elements.resize(made->entries.size() * cap.max_send_sge);
-  made->inlines.resize(made->entries.size() * cap.max_inline_data);
+  const std::size_t entries = std::max(cap.max_send_wr, 1U);
+  made->entries = zeros<SendEntry>(entries);
+  made->elements = zeros<IbvSge>(entries * cap.max_send_sge);
+  made->inlines = zeros<std::byte>(entries * cap.max_inline_data);
   shared->state = kQpsReset;
   shared->context = context.index;
   shared->pd = pd->handle;

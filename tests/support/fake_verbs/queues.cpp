@@ -29,7 +29,7 @@ bool read_event(int fd, std::uint64_t& event) {
 std::uint64_t allocate(std::uint64_t bytes) {
   World& w = world();
   const std::lock_guard lock(w.mutex);
-  return w.arena.allocate(own_segment().arena(), bytes);
+  return w.arena.allocate(bytes);
 }
 
 /// Waits until events that were taken are acknowledged, as the real one does. Returns 0 or EBUSY.

@@ -93,11 +93,11 @@ std::string path_of(int pid, int fd) {
 
 }  // namespace
 
-const MrShared* Segment::find(std::uint32_t key, bool remote, std::uint32_t pd,
-                              std::uint64_t address, std::uint64_t bytes, unsigned access) const {
+MrShared* Segment::find(std::uint32_t key, bool remote, std::uint32_t pd, std::uint64_t address,
+                        std::uint64_t bytes, unsigned access) {
   if (((key & kRemoteBit) != 0) != remote) return nullptr;
   key &= ~kRemoteBit;
-  const MrShared& mr = mrs[(key >> 8) % kMrs];
+  MrShared& mr = mrs[(key >> 8) % kMrs];
   if (key == 0 || mr.lkey != key || mr.pd != pd || (mr.access & access) != access) return nullptr;
   const std::uint64_t offset = address - mr.iova;
   return address >= mr.iova && offset <= mr.bytes && bytes <= mr.bytes - offset ? &mr : nullptr;
@@ -226,14 +226,13 @@ int Host::copy(const iovec* local, std::size_t count, std::uint64_t remote, std:
   return error;
 }
 
-std::uint64_t Arena::allocate(std::byte* base, std::uint64_t bytes) {
+std::uint64_t Arena::allocate(std::uint64_t bytes) {
   bytes = (bytes + 63) & ~std::uint64_t{63};
   for (auto each = free_.begin(); each != free_.end(); ++each) {
     if (each->second < bytes) continue;
     const auto [offset, size] = *each;
     free_.erase(each);
     if (size > bytes) free_.emplace(offset + bytes, size - bytes);
-    std::memset(base + offset, 0, bytes);
     return offset;
   }
   return ~std::uint64_t{0};

@@ -27,7 +27,7 @@
 namespace linkspan::transport::verbs::fake {
 
 inline constexpr std::uint32_t kHosts = 1024, kQps = 4096, kCqs = 2048, kMrs = 32768;
-inline constexpr std::uint32_t kDevices = 16, kContexts = 64;
+inline constexpr std::uint32_t kDevices = 16, kContexts = 256, kLateMrs = 64;
 inline constexpr std::uint64_t kArenaBytes = std::uint64_t{2} << 30;
 
 /// Says which device of which host a GID names.
@@ -61,6 +61,9 @@ struct MrShared {
   std::uint32_t pd, access;
   std::uint64_t iova, bytes;
   std::uint64_t view;  // where the memory is in its process
+  // Of memory that shows late what was written (late_memory.cpp); shadow is 0 for other memory.
+  SharedLock late;
+  std::uint64_t shadow, late_ring, late_head, late_tail;
 };
 inline constexpr std::uint32_t kRemoteBit = 1U << 31;  // a rkey is the lkey with this
 
@@ -111,6 +114,7 @@ struct Segment {
   std::array<QpShared, kQps> qps;
   std::array<CqShared, kCqs> cqs;
   std::array<MrShared, kMrs> mrs;
+  std::array<std::atomic<std::uint32_t>, kLateMrs> late;  // indices of mrs, 0: none
 
   std::byte* arena() { return reinterpret_cast<std::byte*>(this + 1); }
   QpShared& qp(std::uint32_t qp_num) { return qps[qp_num % kQps]; }
@@ -122,8 +126,8 @@ struct Segment {
   }
   /// Returns the registration that contains the range for that use, or null. `key` is a rkey if
   /// `remote`.
-  const MrShared* find(std::uint32_t key, bool remote, std::uint32_t pd, std::uint64_t address,
-                       std::uint64_t bytes, unsigned access) const;
+  MrShared* find(std::uint32_t key, bool remote, std::uint32_t pd, std::uint64_t address,
+                 std::uint64_t bytes, unsigned access);
 };
 inline constexpr std::uint64_t kSegmentBytes = sizeof(Segment) + kArenaBytes;
 
@@ -168,8 +172,8 @@ class Host {
 /// The free ranges of this process's arena.
 class Arena {
  public:
-  /// Returns an offset of `bytes` zeros; all bits set if there is no room.
-  std::uint64_t allocate(std::byte* base, std::uint64_t bytes);
+  /// Returns the offset of `bytes` bytes; all bits set if there is no room.
+  std::uint64_t allocate(std::uint64_t bytes);
   void free(std::uint64_t offset, std::uint64_t bytes);
 
  private:

@@ -25,11 +25,13 @@ namespace linkspan::transport::verbs::fake {
   X(fail_registration, 0) /* the nth from now fails; 0: none */                        \
   X(fail_post, 0)         /* the nth work request from now is refused */               \
   X(fail_send, 0)         /* the nth from now that is worked on exceeds its retries */ \
-  X(lose_device, 0)       /* device 0 goes away at the nth work request from now */    \
+  X(lose_device, 0)       /* a device goes away at the nth work request from now */    \
+  X(lose_which, 0)        /* its index */                                              \
   X(lost_silent, 0)       /* 1: queues of a device that went away tell of no flush */  \
   X(infiniband, 0)        /* 1: the link layer is InfiniBand, else Ethernet */         \
   X(dmabuf, 1)            /* 0: reg_dmabuf_mr answers EOPNOTSUPP */                    \
   X(peermem, 0)           /* 1: reg_mr takes addresses of the simulated GPUs */        \
+  X(gpu_late, 0)          /* 1: GPUs show what was written only after a flush */       \
   X(memlock, 0)           /* bytes that may be registered; 0: any */                   \
   X(mtu, 1024)                                                                         \
   X(max_qp_wr, 8192)                                                                   \

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/support/fake_verbs/fake_verbs.hpp"
 
@@ -49,37 +50,41 @@ IbvWcOpcode completed(IbvWrOpcode opcode) {
   return is_write(opcode) ? kWcRdmaWrite : kWcSend;
 }
 
-/// Gives the completion of a request, if it has one. False: try again.
-bool complete(QpObject& qp, SendEntry& entry, IbvWcStatus status) {
-  if (entry.done) return true;
-  ContextObject& context = object_of(qp);
-  const bool told =
-      status != kWcSuccess || qp.init.sq_sig_all != 0 || (entry.wr.send_flags & kSendSignaled) != 0;
-  const bool silent = context.lost() && settings().lost_silent != 0;
-  if (told && !silent) {
-    Completion given{};
-    if (status != kWcSuccess) std::memset(&given.wc, 0x5a, sizeof given.wc);
-    given.wc.wr_id = entry.wr.wr_id;
-    given.wc.status = status;
-    given.wc.qp_num = qp.qp_num;
-    given.retires = entry.number;
-    if (status == kWcSuccess) {
-      given.wc.opcode = completed(entry.wr.opcode);
-      given.wc.byte_len = static_cast<std::uint32_t>(entry.bytes);
-    } else {
-      given.wc.vendor_err = 0x5a000000U + static_cast<std::uint32_t>(status);
-    }
-    if (!add_completion(*world().host, qp.shared->send_cq, given, false)) return false;
+/// Gives the completion of a request, if it has one, and leaves it behind if it is in front. False:
+/// try again. The request's place may be used again as soon as its completion is there.
+bool complete(QpObject& qp, std::uint64_t index, IbvWcStatus status) {
+  SendEntry& entry = qp.entry(index);
+  const bool front = index == qp.head;
+  const bool told = !entry.done && (status != kWcSuccess || qp.init.sq_sig_all != 0 ||
+                                    (entry.wr.send_flags & kSendSignaled) != 0);
+  Completion given{};
+  if (status != kWcSuccess) std::memset(&given.wc, 0x5a, sizeof given.wc);
+  given.wc.wr_id = entry.wr.wr_id;
+  given.wc.status = status;
+  given.wc.qp_num = qp.qp_num;
+  given.retires = front ? entry.number : 0;
+  if (status == kWcSuccess) {
+    given.wc.opcode = completed(entry.wr.opcode);
+    given.wc.byte_len = static_cast<std::uint32_t>(entry.bytes);
+  } else {
+    given.wc.vendor_err = 0x5a000000U + static_cast<std::uint32_t>(status);
   }
-  entry.done = true;
-  return true;
+  const bool was_done = std::exchange(entry.done, true);
+  if (front) qp.head = index + 1;
+  const bool silent = object_of(qp).lost() && settings().lost_silent != 0;
+  if (!told || silent || add_completion(*world().host, qp.shared->send_cq, given, false))
+    return true;
+  entry.done = was_done;
+  if (front) qp.head = index;
+  return false;
 }
 
-/// The queue pair errs because of its own request.
-bool fail(QpObject& qp, SendEntry& entry, IbvWcStatus status) {
-  if (!complete(qp, entry, status)) return false;
+/// The queue pair, a request of which has failed, errs. False: try again.
+bool err(QpObject& qp) {
   const SharedHold landing(qp.shared->landing, 1s, peers_pad(qp));
-  return landing && move_to_error(*world().host, *qp.shared);
+  if (!landing || !move_to_error(*world().host, *qp.shared)) return false;
+  qp.connection.failed = false;
+  return true;
 }
 
 /// Gives completions to what is in front. False: nothing of it was ready; `next` is when it may be.
@@ -95,11 +100,10 @@ bool advance_head(QpObject& qp, bool flush, Time& next) {
         break;
       }
     }
-    if (!complete(qp, entry, landed ? kWcSuccess : kWcWrFlushErr)) {
+    if (!complete(qp, qp.head, landed ? kWcSuccess : kWcWrFlushErr)) {
       next = now();
       break;
     }
-    qp.head.fetch_add(1);
     moved = true;
   }
   return moved;
@@ -197,6 +201,10 @@ void landed_piece(QpObject& qp, SendEntry& entry, bool ended, Time& next) {
 
 /// Makes one step of a queue pair. False: there is none to make; `next` is when there may be.
 bool step(QpObject& qp, Time& next) {
+  if (qp.connection.failed && !err(qp)) {
+    next = std::min(next, now() + 100us);
+    return false;
+  }
   if (qp.head == qp.tail) return false;
   ContextObject& context = object_of(qp);
   const std::uint32_t state = qp.shared->state;
@@ -242,7 +250,8 @@ bool step(QpObject& qp, Time& next) {
     case Outcome::failed:
       break;
   }
-  if (!fail(qp, *entry, status)) next = std::min(next, time + 100us);
+  c.failed = complete(qp, index, status);
+  if (!c.failed || !err(qp)) next = std::min(next, time + 100us);
   return true;
 }
 
