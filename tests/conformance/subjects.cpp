@@ -18,6 +18,8 @@ const std::vector<Subject>& all_subjects() {
       {"tcp_device", open_tcp, tcp_device, tcp_device},
       {"tcp_mixed", open_tcp, tcp_host, tcp_device},
       {"verbs", open_in_two_processes, verbs_host, verbs_host},
+      {"verbs_device", open_in_two_processes, verbs_device, verbs_device},
+      {"verbs_mixed", open_in_two_processes, verbs_device, verbs_host},
       {"nccl_net_v7", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_host},
       {"nccl_net_v7_device", open_in_two_processes, nccl_net_v7_device, nccl_net_v7_device},
       {"nccl_net_v7_mixed", open_in_two_processes, nccl_net_v7_host, nccl_net_v7_device},

@@ -293,7 +293,7 @@ TEST_F(VerbsPair, RefusesWhatAHostilePeerSends) {
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString("");
     const auto rkeys = out.CreateVector(std::vector<std::uint32_t>{1, 2});
-    out.Finish(schema::CreateVerbsGranted(out, 99, 0, rkeys, 0, what));
+    out.Finish(schema::CreateVerbsGranted(out, 99, 0, rkeys, false, 0, what));
     EXPECT_EQ(send(VerbsMessage::granted, out), Code::corrupt) << "it was not asked for";
   }
   {

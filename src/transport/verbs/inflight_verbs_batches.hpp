@@ -30,14 +30,12 @@ class InflightVerbsBatches {
   void add(std::unique_ptr<VerbsBatch> batch) noexcept { all_.push_back(std::move(batch)); }
   /// Empties a batch that is in no RequestQueue.
   void release(std::unique_ptr<VerbsBatch> batch) noexcept {
-    batch->keys = nullptr;  // before the use, which keeps the memory
-    batch->use = RegionUse();
+    batch->memory.release();
     batch->blocks.clear();
     batch->todo.clear();
-    batch->access = nullptr;
-    batch->remote = nullptr;
     batch->canceled_at.reset();
     batch->end = Status();
+    batch->flush = VerbsBatch::Flush::undecided;
     if (free_.size() < free_.capacity()) free_.push_back(std::move(batch));
   }
   /// For each that is over, in order: calls `status`, which may find no memory, then `end` with the

@@ -1,8 +1,11 @@
 #include "transport/verbs/memory_keys.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
+
+#include "cuda/dma_buf.hpp"
 
 namespace linkspan::transport::verbs {
 namespace {
@@ -15,11 +18,6 @@ int access_of(const Permissions& peers) noexcept {
 }
 
 Result<IbvMr*> register_host(const VerbsDevice& device, const memory::Region::Facts& facts) {
-  if (facts.bytes > device.attributes().max_mr_size)
-    return Status(Code::unsupported, Scope::request,
-                  "RDMA device " + device.name() + " registers at most " +
-                      std::to_string(device.attributes().max_mr_size) + " bytes, not " +
-                      std::to_string(facts.bytes));
   errno = 0;
   void* const begin = reinterpret_cast<void*>(facts.address);  // NOLINT(*-int-to-ptr)
   IbvMr* const mr =
@@ -29,6 +27,39 @@ Result<IbvMr*> register_host(const VerbsDevice& device, const memory::Region::Fa
   return Status(error == ENOMEM || error == EAGAIN ? Code::no_resource : Code::system,
                 Scope::request,
                 registration_error(device.name(), "ibv_reg_mr", error, facts.bytes));
+}
+
+/// Exports the host's pages that have the memory.
+Result<base::Fd> export_pages(const memory::Region::Facts& facts, const cuda::Device& gpu) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = facts.address / page * page;
+  const std::uint64_t bytes = (facts.address - begin + facts.bytes + page - 1) / page * page;
+  const auto scope = gpu.enter();
+  return scope.ok() ? cuda::export_dma_buf(*scope, begin, bytes) : scope.status();
+}
+
+/// Registers memory of a GPU by DMA-BUF, else by the kernel module nvidia-peermem.
+Result<IbvMr*> register_gpu(const VerbsDevice& device, const memory::Region::Facts& facts,
+                            const Result<base::Fd>& dma_buf) {
+  const Library& library = device.library();
+  std::string why;
+  if (!dma_buf.ok()) {
+    why = dma_buf.status().what();
+  } else if (library.reg_dmabuf_mr == nullptr) {
+    why = "libibverbs is older than 34";
+  } else {
+    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    errno = 0;
+    IbvMr* const mr = library.reg_dmabuf_mr(device.pd(), facts.address % page, facts.bytes,
+                                            facts.address, dma_buf->get(), access_of(facts.peers));
+    if (mr != nullptr) return mr;
+    why = describe_error("ibv_reg_dmabuf_mr", errno);
+  }
+  auto direct = register_host(device, facts);
+  if (direct.ok()) return direct;
+  return Status(Code::unsupported, Scope::request,
+                "RDMA device " + device.name() + " reaches no memory of this GPU: DMA-BUF: " + why +
+                    "; nvidia-peermem: " + direct.status().what());
 }
 
 }  // namespace
@@ -47,11 +78,20 @@ std::string registration_error(const std::string& device, const char* function, 
 }
 
 Result<std::shared_ptr<const MemoryKeys>> MemoryKeys::create(
-    std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts) {
+    std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts,
+    const cuda::Device* gpu) {
+  Result<base::Fd> dma_buf = base::Fd();
+  if (gpu != nullptr) dma_buf = export_pages(facts, *gpu);
   auto made = std::make_shared<MemoryKeys>();  // shared with the batches that use it
   made->all_.reserve(devices.size());
   for (const auto& device : devices) {
-    const auto mr = register_host(*device, facts);
+    if (facts.bytes > device->attributes().max_mr_size)
+      return Status(Code::unsupported, Scope::request,
+                    "RDMA device " + device->name() + " registers at most " +
+                        std::to_string(device->attributes().max_mr_size) + " bytes, not " +
+                        std::to_string(facts.bytes));
+    const auto mr =
+        gpu != nullptr ? register_gpu(*device, facts, dma_buf) : register_host(*device, facts);
     if (!mr.ok()) return mr.status();
     made->all_.emplace_back(device, *mr);
   }

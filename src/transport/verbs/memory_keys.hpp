@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "cuda/topology.hpp"
 #include "memory/region.hpp"
 #include "transport/verbs/device.hpp"
 
@@ -38,10 +39,12 @@ class DeviceMemory {
 
 class MemoryKeys {
  public:
-  /// OFF THE LOCK. Registers host memory with each device: milliseconds for each GiB. Peers get
-  /// the region's permissions. no_resource: the process may pin no more; the text says how it may.
+  /// OFF THE LOCK. Registers the memory with each device: milliseconds for each GiB. Peers get the
+  /// region's permissions. `gpu`: the GPU that has it; null: host memory. no_resource: the process
+  /// may pin no more; the text says how it may. unsupported: the device takes no such memory.
   static Result<std::shared_ptr<const MemoryKeys>> create(
-      std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts);
+      std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts,
+      const cuda::Device* gpu);
 
   std::uint32_t lkey(std::size_t device) const noexcept { return all_[device].lkey(); }
   std::vector<std::uint32_t> rkeys() const;

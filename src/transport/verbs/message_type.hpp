@@ -18,6 +18,8 @@ enum class VerbsMessage : std::uint16_t {
   granted,
   revoke,
   returned,
+  flush,
+  flushed,
 };
 
 inline constexpr std::size_t kMaxReason = 512;  ///< Bytes of a text, at most.

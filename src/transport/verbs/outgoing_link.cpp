@@ -122,7 +122,7 @@ void OutgoingLink::on_failure(const SendFailure& failure) {
   if (failure.culprit == nullptr) {
     failures_.last = Status(Code::unreachable, Scope::peer, std::move(text));
   } else if (failure.status == kWcRemAccessErr) {
-    failure.culprit->remote->mark_dead();
+    failure.culprit->memory.remote->mark_dead();
     failure.culprit->fail(
         {Code::unreachable, Scope::request, text + ": its owner has deregistered the region"});
   } else {
@@ -138,10 +138,11 @@ void OutgoingLink::poll() {
 }
 
 void OutgoingLink::fill(VerbsBatch& batch, std::uint64_t share) {
-  const auto& rkeys = batch.access->rkeys;
+  const auto& rkeys = batch.memory.access->rkeys;
   if (ends_.there.device >= rkeys.size())
     return batch.fail({Code::corrupt, Scope::peer, "the peer gave too few keys of the region"});
-  const SendKeys keys{.local = batch.keys->lkey(ends_.device), .remote = rkeys[ends_.there.device]};
+  const SendKeys keys{.local = batch.memory.keys->lkey(ends_.device),
+                      .remote = rkeys[ends_.there.device]};
   if (const auto failure = queue_->fill(*queue_pair_->qp(), batch, keys, share))
     on_failure(*failure);
 }

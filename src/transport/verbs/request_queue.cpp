@@ -56,7 +56,7 @@ bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t 
     request.num_sge = 1;
     request.opcode = batch.op == Op::write ? kWrRdmaWrite : kWrRdmaRead;
     request.send_flags = made.last % signal_each == 0 ? unsigned{kSendSignaled} : 0u;
-    request.wr.rdma.remote_addr = batch.access->address + each.there;
+    request.wr.rdma.remote_addr = batch.memory.access->address + each.there;
     request.wr.rdma.rkey = keys.remote;
     if (count != 0) requests_[count - 1].next = &request;
     made.bytes += each.bytes;
@@ -116,8 +116,7 @@ std::optional<SendFailure> RequestQueue::fill(IbvQp& queue_pair, VerbsBatch& bat
 }
 
 void RequestQueue::complete(std::uint64_t number) noexcept {
-  // A number that was not posted would be an error of the device's.
-  completed_ = std::clamp(number, completed_, posted_);
+  completed_ = std::max(number, completed_);
   refused_ = false;
   while (count_ != 0 && run(0).last <= completed_) {
     RequestRun& done = run(0);
@@ -144,6 +143,7 @@ std::optional<SendFailure> RequestQueue::poll(IbvQp& queue_pair) {
     if (count < 0) return SendFailure{.status = kWcFatalErr};
     for (int i = 0; i < count; ++i) {
       const IbvWc& each = completions[static_cast<std::size_t>(i)];
+      if (each.wr_id == 0 || each.wr_id > posted_) return SendFailure{.status = kWcFatalErr};
       if (each.status != kWcSuccess) {
         // The requests before it have arrived.
         complete(each.wr_id - 1);

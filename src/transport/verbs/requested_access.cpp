@@ -69,6 +69,7 @@ Status RequestedAccess::on_granted(std::span<const std::byte> bytes, Refusal& re
   }
   found->second.address = wire->address();
   found->second.rkeys.assign(wire->rkeys()->begin(), wire->rkeys()->end());
+  found->second.flush = wire->flush();
   found->second.granted = true;
   return {};
 }

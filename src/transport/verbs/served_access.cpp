@@ -27,12 +27,14 @@ Status ServedAccess::on_access(std::span<const std::byte> bytes) {
   const RegionUse use = transport_.use(wire->serial());
   std::vector<std::uint32_t> rkeys;
   std::uint64_t address = 0;
+  bool flush = false;
   Status refused;
   if (use.memory() == nullptr || !equal_constant_time(use.memory()->key.token, token)) {
     refused = Status(Code::unreachable, Scope::request, "the region is not registered here");
   } else if (const auto keys = transport_.keys(wire->serial()); keys != nullptr) {
     rkeys = keys->rkeys();
     address = use.memory()->address;
+    flush = GpuFlush::is_needed(use.memory()->device);
     transport_.accesses().grant(holder_, wire->serial());
   } else {
     refused = Status(Code::unreachable, Scope::request, "the region has no RDMA registration");
@@ -40,7 +42,7 @@ Status ServedAccess::on_access(std::span<const std::byte> bytes) {
   flatbuffers::FlatBufferBuilder out;
   const auto list = out.CreateVector(rkeys);
   const auto what = out.CreateString(refused.what());
-  out.Finish(schema::CreateVerbsGranted(out, wire->serial(), address, list,
+  out.Finish(schema::CreateVerbsGranted(out, wire->serial(), address, list, flush,
                                         static_cast<std::uint8_t>(refused.code()), what));
   messages_.send(VerbsMessage::granted, out);
   return {};

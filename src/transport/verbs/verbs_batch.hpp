@@ -51,33 +51,59 @@ struct RemoteAccess {
   bool granted = false;
   bool revoked = false;  ///< The peer wants it back.
   bool refused = false;
+  bool flush = false;  ///< Memory of a GPU, which its owner has to flush after writes.
   std::uint64_t address = 0;
   std::vector<std::uint32_t> rkeys;  ///< By the peer's devices.
   std::uint32_t batches = 0;         ///< That have it.
 };
 
+/// What a batch borrows: the memory of both sides.
+struct BatchMemory {
+  RegionUse use;
+  std::shared_ptr<const MemoryKeys> keys{};  ///< Shared with the transport.
+  const WireMapping* remote = nullptr;
+  RemoteAccess* access = nullptr;  ///< Null: the batch has no bytes.
+  bool flushes_here = false;       ///< For a read: into memory of a GPU that needs a flush.
+
+  /// Empties it. The keys end before the use that keeps the memory.
+  void release() noexcept {
+    keys = nullptr;
+    use = RegionUse();
+    remote = nullptr;
+    access = nullptr;
+    flushes_here = false;
+  }
+};
+
 struct VerbsBatch {
+  enum class Flush : std::uint8_t { undecided, asked, done };
+
   std::uint64_t cookie = 0;
   Op op = Op::write;
-  RegionUse use;
-  std::shared_ptr<const MemoryKeys> keys;  // of the memory here; shared with the transport
-  const WireMapping* remote = nullptr;
-  RemoteAccess* access = nullptr;
+  BatchMemory memory;
   std::uint64_t bytes = 0;
   std::vector<BlockAddresses> blocks;  // `there` is an offset in the peer's region
   std::vector<BlockRange> todo;
   std::uint32_t outstanding = 0;  // runs of requests, in all RequestQueues
   std::optional<base::Time> canceled_at{};
   Status end;  // why it fails
+  Flush flush = Flush::undecided;
+  std::uint64_t flush_id = 0;
 
   /// Returns whether nothing more of it is sent.
   bool stopped() const noexcept { return canceled_at.has_value() || !end.ok(); }
-  bool over() const noexcept { return outstanding == 0 && (todo.empty() || stopped()); }
+  /// Returns whether no request of it touches memory any more.
+  bool moved() const noexcept { return outstanding == 0 && (todo.empty() || stopped()); }
+  bool over() const noexcept { return moved() && flush == Flush::done; }
   bool wants_to_send() const noexcept {
-    return !todo.empty() && !stopped() && access != nullptr && access->granted;
+    return !todo.empty() && !stopped() && memory.access != nullptr && memory.access->granted;
+  }
+  /// Returns whether a GPU may not see yet what was moved.
+  bool needs_flush() const noexcept {
+    return op == Op::read ? memory.flushes_here : memory.access != nullptr && memory.access->flush;
   }
   /// Ends it with an error once what is outstanding has ended.
-  void fail(const Status& why) {
+  void fail(const Status& why) noexcept {
     if (end.ok()) end = why;
   }
 };

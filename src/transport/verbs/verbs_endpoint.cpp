@@ -28,7 +28,9 @@ VerbsEndpoint::VerbsEndpoint(VerbsTransport& transport, VerbsAddress peer, Chann
       incoming_(transport.executor(), transport.options().settings, messages_,
                 transport.options().rails, peer_.rails),
       served_(transport, messages_),
-      requested_(messages_) {
+      requested_(messages_),
+      flushes_{.of_peer = {transport.executor(), transport.gpu_flush()},
+               .own = {transport.executor(), transport.gpu_flush()}} {
   const LinkContext context{.executor = transport.executor(),
                             .settings = transport.options().settings,
                             .messages = messages_,
@@ -76,13 +78,13 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
   auto made = batches_.take();
   made->cookie = batch.cookie;
   made->op = batch.op;
-  made->remote = resolved->remote;
+  made->memory.remote = resolved->remote;
   made->bytes = 0;
   Posted begun{.path = {.path = kVerbsPath, .by_peer = false}};
   if (!resolved->checked.blocks().empty()) {
     const WireRegion& local = *resolved->use.memory();
-    made->keys = transport_.keys(local.key.id.serial);
-    if (made->keys == nullptr)
+    made->memory.keys = transport_.keys(local.key.id.serial);
+    if (made->memory.keys == nullptr)
       return Status(Code::unreachable, Scope::request, "the local region is being deregistered");
     made->blocks.reserve(resolved->checked.blocks().size());
     for (const Block& b : resolved->checked.blocks()) {
@@ -91,10 +93,11 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
     }
     made->todo.reserve(links_.size() + 1);
     made->todo.push_back({{}, {made->blocks.size(), 0}});
-    const auto access = requested_.acquire(made->remote->key());
+    const auto access = requested_.acquire(made->memory.remote->key());
     if (!access.ok()) return access.status();
-    made->access = *access;
-    made->use = std::move(resolved->use);
+    made->memory.access = *access;
+    made->memory.use = std::move(resolved->use);
+    made->memory.flushes_here = batch.op == Op::read && GpuFlush::is_needed(local.device);
     transport_.count(made->blocks.size());
   }
   batches_.add(std::move(made));
@@ -110,13 +113,13 @@ void VerbsEndpoint::pump() {
     const std::uint64_t share =
         std::max(kMinShare, batch->bytes / static_cast<std::uint64_t>(up) + 1);
     for (std::size_t idle = 0; batch->wants_to_send() && idle < links_.size();) {
-      OutgoingLink& link = *links_[next_link_++ % links_.size()];
+      OutgoingLink& link = *links_[pace_.next_link++ % links_.size()];
       if (!link.has_room()) {
         ++idle;
         continue;
       }
       idle = 0;
-      moved_at_ = now();
+      pace_.moved_at = now();
       link.fill(*batch, share);
     }
   }
@@ -133,7 +136,7 @@ void VerbsEndpoint::advance(base::Time at) {
   for (const auto& link : links_) {
     const std::uint64_t before = link->completed();
     link->advance(at, needed);
-    if (link->completed() != before) moved_at_ = at;
+    if (link->completed() != before) pace_.moved_at = at;
   }
   if (!needed || life_.disconnected) return;
   if (Status why = refused(at); !why.ok()) fail_all(why);
@@ -142,16 +145,17 @@ void VerbsEndpoint::advance(base::Time at) {
 /// Ends the batches that have something left to send.
 void VerbsEndpoint::fail_all(const Status& why) {
   for (const auto& batch : batches_)
-    if (!batch->over() && !batch->stopped()) batch->fail(why);
+    if (!batch->moved()) batch->fail(why);
 }
 
 /// Bounds how long requests of a canceled batch stay outstanding.
 void VerbsEndpoint::check_canceled(base::Time at) {
-  if (at < next_check_ || life_.disconnected || !life_.failed.ok()) return;
-  next_check_ = at + kBoundsCheck;
+  if (at < pace_.next_check || life_.disconnected || !life_.failed.ok()) return;
+  pace_.next_check = at + kBoundsCheck;
   bool fence = false;
   for (const auto& batch : batches_) {
-    if (!batch->canceled_at || batch->outstanding == 0) continue;
+    if (!batch->canceled_at || (batch->moved() && batch->flush != VerbsBatch::Flush::asked))
+      continue;
     fence |= at - *batch->canceled_at > kCancelFences;
     if (at - *batch->canceled_at <= kCancelEnds) continue;
     life_.failed = Status(Code::disconnected, Scope::peer,
@@ -176,18 +180,62 @@ std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
   advance(at);
   check_canceled(at);
   pump();
+  advance_flushes();
   std::size_t completed = 0;
   batches_.take_over([this](const VerbsBatch& batch) { return end_of(batch); },
                      [&](std::unique_ptr<VerbsBatch> batch, Status status) {
                        Completion completion{batch->cookie, std::move(status)};
-                       if (batch->access != nullptr)
-                         requested_.release(batch->remote->key(), *batch->access);
+                       if (batch->memory.access != nullptr)
+                         requested_.release(batch->memory.remote->key(), *batch->memory.access);
                        batches_.release(std::move(batch));  // before its owner learns of it
                        sink.complete(std::move(completion));
                        ++completed;
                      });
   requested_.advance();
   return completed;
+}
+
+/// Asks for the flush that a batch needs which has moved. Returns false if it needs none.
+bool VerbsEndpoint::flush_later(VerbsBatch& batch) {
+  // The peer's memory is its own once the connection has ended.
+  if (!batch.needs_flush() || (batch.op == Op::write && life_.disconnected)) return false;
+  const std::uint64_t id = flushes_.last_id + 1;
+  if (batch.op == Op::read) {
+    flushes_.own.request(id);
+  } else {
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateVerbsFlush(out, id));
+    messages_.send(VerbsMessage::flush, out);
+  }
+  batch.flush_id = flushes_.last_id = id;
+  return true;
+}
+
+void VerbsEndpoint::on_flush_done(std::uint64_t id, const Status& status) {
+  if (id == 0) flushes_.ended = true;
+  for (const auto& batch : batches_) {
+    if (batch->flush != VerbsBatch::Flush::asked || batch->flush_id != id) continue;
+    batch->flush = VerbsBatch::Flush::done;
+    if (!status.ok()) batch->fail(status);
+  }
+}
+
+void VerbsEndpoint::advance_flushes() {
+  for (const auto& batch : batches_) {
+    if (batch->flush == VerbsBatch::Flush::asked && batch->op == Op::write && life_.disconnected)
+      batch->flush = VerbsBatch::Flush::done;
+    if (batch->flush == VerbsBatch::Flush::undecided && batch->moved())
+      batch->flush = flush_later(*batch) ? VerbsBatch::Flush::asked : VerbsBatch::Flush::done;
+  }
+  if (incoming_.has_ended() && !flushes_.asked_at_end) {
+    if (transport_.gpu_flush().is_needed())
+      flushes_.own.request(0);
+    else
+      flushes_.ended = true;
+    flushes_.asked_at_end = true;
+  }
+  flushes_.own.advance([this](std::uint64_t id, const Status& s) { on_flush_done(id, s); });
+  flushes_.of_peer.advance([this](std::uint64_t id, const Status& s) { answer_flush(id, s); });
 }
 
 Status VerbsEndpoint::end_of(const VerbsBatch& batch) const {
@@ -206,7 +254,8 @@ PollHint VerbsEndpoint::poll_hint() const {
   if (served_.has_news() || requested_.returns()) return {.when = PollHint::When::now};
   bool waits = false, canceled = false;
   for (const auto& batch : batches_) {
-    if (batch->over()) return {.when = PollHint::When::now};
+    if (batch->moved() && batch->flush != VerbsBatch::Flush::asked)
+      return {.when = PollHint::When::now};
     waits |= batch->wants_to_send();
     canceled |= batch->canceled_at.has_value();
   }
@@ -218,10 +267,12 @@ PollHint VerbsEndpoint::poll_hint() const {
       after(std::max<Duration>(link->retry_at() - at, Duration::zero()));
   }
   if (in_flight)
-    hint =
-        earlier(hint, {.when = PollHint::When::at,
-                       .at = at + std::clamp<Duration>((at - moved_at_) / 8, kMinPoll, kMaxPoll)});
-  if (incoming_.is_changing()) after(kCallPoll);
+    hint = earlier(
+        hint, {.when = PollHint::When::at,
+               .at = at + std::clamp<Duration>((at - pace_.moved_at) / 8, kMinPoll, kMaxPoll)});
+  const bool flushes = flushes_.own.size() + flushes_.of_peer.size() != 0 ||
+                       (incoming_.has_ended() && !flushes_.ended);
+  if (incoming_.is_changing() || flushes) after(kCallPoll);
   if (!messages_.empty()) after(kChannelPoll);
   if (canceled || served_.awaits_peer()) after(kBoundsCheck);
   return hint;
@@ -244,68 +295,6 @@ std::string VerbsEndpoint::describe_paths() const {
   return text.empty() ? "no RDMA: the devices of both sides are of different kinds" : text;
 }
 
-Status VerbsEndpoint::on_message(std::uint16_t op, std::span<const std::byte> bytes,
-                                 std::span<base::Fd>) {
-  if (!life_.failed.ok() || life_.disconnected) return {};
-  life_.met = true;
-  switch (static_cast<VerbsMessage>(op)) {
-    case VerbsMessage::open:
-      return incoming_.on_open(bytes);
-    case VerbsMessage::opened:
-      return on_opened(bytes);
-    case VerbsMessage::access:
-      return served_.on_access(bytes);
-    case VerbsMessage::granted:
-      return on_granted(bytes);
-    case VerbsMessage::revoke:
-      return on_revoke(bytes);
-    case VerbsMessage::returned:
-      return served_.on_returned(bytes);
-  }
-  return {Code::unsupported, Scope::request, "verbs has no op " + std::to_string(op)};
-}
-
-Status VerbsEndpoint::on_opened(std::span<const std::byte> bytes) {
-  const auto* wire = verified<schema::VerbsOpened>(bytes);
-  const auto end = wire == nullptr ? std::nullopt : base::final_code(wire->code());
-  if (!end) return {Code::corrupt, Scope::peer, "malformed opened"};
-  LinkAnswer answer{
-      .epoch = wire->epoch(),
-      .route = {.queue_pair = wire->queue_pair(), .lid = wire->lid(), .reads = wire->reads()}};
-  if (!take_gid(wire->gid(), answer.route.gid))
-    return {Code::corrupt, Scope::peer, "opened with a malformed GID"};
-  if (*end != Code::ok)
-    answer.status =
-        Status(*end, Scope::peer, "by the peer: " + schema::text_of(*wire->what(), kMaxReason));
-  for (const auto& link : links_)
-    if (link->is_from(wire->from_rail())) return link->on_answer(answer, now());
-  return {Code::corrupt, Scope::peer, "opened by an unknown rail"};
-}
-
-Status VerbsEndpoint::on_granted(std::span<const std::byte> bytes) {
-  RequestedAccess::Refusal refused;
-  if (Status status = requested_.on_granted(bytes, refused); !status.ok()) return status;
-  if (refused.why.ok()) return {};
-  for (const auto& batch : batches_) {
-    if (batch->access == nullptr || batch->remote->key().id.serial != refused.serial) continue;
-    batch->fail(refused.why);
-    if (refused.why.code() == Code::unreachable) batch->remote->mark_dead();
-  }
-  return {};
-}
-
-Status VerbsEndpoint::on_revoke(std::span<const std::byte> bytes) {
-  const RemoteAccess* ends = nullptr;
-  if (Status status = requested_.on_revoke(bytes, ends); !status.ok()) return status;
-  if (ends == nullptr) return {};
-  for (const auto& batch : batches_) {
-    if (batch->access != ends) continue;
-    batch->fail({Code::unreachable, Scope::request, "the peer has deregistered the region"});
-    batch->remote->mark_dead();
-  }
-  return {};
-}
-
 void VerbsEndpoint::close() {
   life_.closed = true;
   for (const auto& batch : batches_) cancel(batch->cookie);
@@ -320,7 +309,7 @@ void VerbsEndpoint::peer_terminated() {
 }
 
 bool VerbsEndpoint::drained() const {
-  return life_.disconnected && incoming_.has_ended() &&
+  return life_.disconnected && incoming_.has_ended() && flushes_.ended &&
          std::ranges::all_of(links_, [](const auto& each) { return each->has_ended(); });
 }
 

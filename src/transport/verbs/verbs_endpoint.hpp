@@ -50,6 +50,19 @@ class VerbsEndpoint final : public Endpoint {
     Status failed{};  // why the peer was given up
   };
 
+  struct Pace {
+    std::size_t next_link = 0;  // that gets the next chain
+    base::Time moved_at{};      // a request was posted or completed
+    base::Time next_check{};
+  };
+
+  struct Flushes {
+    FlushQueue of_peer;  // it has written to GPUs here
+    FlushQueue own;      // after reads, by the batches' flush_id; 0: after all, the peer is gone
+    std::uint64_t last_id = 0;
+    bool asked_at_end = false, ended = false;
+  };
+
   base::Time now() const noexcept { return transport_.options().clock->now(); }
   Status ready() const;
   Status peer_is_gone() const;
@@ -60,9 +73,16 @@ class VerbsEndpoint final : public Endpoint {
   void check_canceled(base::Time now);
   Status end_of(const VerbsBatch& batch) const;
   void fail_all(const Status& why);
+  void advance_flushes();
+  bool flush_later(VerbsBatch& batch);
+  void on_flush_done(std::uint64_t id, const Status& status);
+  // In verbs_endpoint_messages.cpp.
   Status on_opened(std::span<const std::byte> bytes);
   Status on_granted(std::span<const std::byte> bytes);
   Status on_revoke(std::span<const std::byte> bytes);
+  Status on_flush(std::span<const std::byte> bytes);
+  Status on_flushed(std::span<const std::byte> bytes);
+  void answer_flush(std::uint64_t id, const Status& status);
 
   VerbsTransport& transport_;
   const VerbsAddress peer_;
@@ -73,9 +93,8 @@ class VerbsEndpoint final : public Endpoint {
   RequestedAccess requested_;
   InflightVerbsBatches batches_;
   std::vector<std::unique_ptr<OutgoingLink>> links_;
-  std::size_t next_link_ = 0;  // that gets the next chain
-  base::Time moved_at_{};      // a request was posted or completed
-  base::Time next_check_{};
+  Pace pace_;
+  Flushes flushes_;
 };
 
 }  // namespace linkspan::transport::verbs

@@ -30,6 +30,9 @@ VerbsTransport::VerbsTransport(VerbsOptions options)
                     .max_inflight = 64},
       published_(options_.topology),
       executor_(base::kThreadNamed<"ls-verbs">, kThreads) {
+  if (options_.topology != nullptr)
+    capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
+                                 MemoryKind::device};
   address_.incarnation = options_.incarnation;
   for (const Rail& rail : options_.rails) {
     auto found = std::ranges::find(devices_, rail.device);
@@ -50,7 +53,10 @@ Result<memory::PublishedKey> VerbsTransport::publish(const memory::Region& regio
   if (!capabilities_.local_kinds.contains(facts.kind))
     return Status(Code::unsupported, Scope::request,
                   "verbs takes no " + std::string(name_of(facts.kind)) + " memory");
-  auto keys = MemoryKeys::create(devices_, facts);
+  Result<const cuda::Device*> gpu = nullptr;
+  if (facts.kind == MemoryKind::device) gpu = options_.topology->activate(facts.gpu);
+  if (!gpu.ok()) return gpu.status();
+  auto keys = MemoryKeys::create(devices_, facts, *gpu);
   if (!keys.ok()) return keys.status();
   auto published = published_.add(region);
   if (!published.ok()) return published;

@@ -21,6 +21,7 @@
 #include "transport/transport.hpp"
 #include "transport/verbs/access_table.hpp"
 #include "transport/verbs/address.hpp"
+#include "transport/verbs/flush_queue.hpp"
 #include "transport/verbs/memory_keys.hpp"
 #include "transport/verbs/request_queue.hpp"
 #include "transport/wire_region.hpp"
@@ -68,6 +69,7 @@ class VerbsTransport final : public Transport {
   const VerbsOptions& options() const noexcept { return options_; }
   const VerbsAddress& rails() const noexcept { return address_; }
   base::Executor& executor() noexcept { return executor_; }
+  GpuFlush gpu_flush() const noexcept { return GpuFlush(options_.topology); }
   /// Handles the devices' events, now and then.
   void handle_events(base::Time now) noexcept;
   void count(std::size_t blocks) noexcept {
