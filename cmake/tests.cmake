@@ -419,7 +419,8 @@ endforeach()
 # ---- our declarations of libibverbs against its own -------------------------------------------
 find_path(LINKSPAN_VERBS_INCLUDE infiniband/verbs.h)
 if(LINKSPAN_VERBS_INCLUDE)
-  add_library(abi_check_verbs OBJECT ${CMAKE_SOURCE_DIR}/tests/abi/verbs_abi_check.cpp)
+  add_library(abi_check_verbs OBJECT ${CMAKE_SOURCE_DIR}/tests/abi/verbs_abi_check.cpp
+              ${CMAKE_SOURCE_DIR}/tests/abi/verbs_numbers_check.cpp)
   target_include_directories(abi_check_verbs SYSTEM PRIVATE ${LINKSPAN_VERBS_INCLUDE})
   target_include_directories(abi_check_verbs PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(abi_check_verbs PRIVATE linkspan_common)

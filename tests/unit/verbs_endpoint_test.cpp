@@ -1,7 +1,12 @@
 // Tests two VerbsEndpoints of one process, over network cards as bad as the test wants them.
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
+#include <thread>
+
 #include "base/schema/verbs_generated.h"
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/verbs_fixture.hpp"
 
 namespace linkspan::transport::verbs {
@@ -329,6 +334,62 @@ TEST_F(VerbsPair, SaysWhatHelps_WhenMemoryCannotBeRegistered) {
   const auto key = near->transport->publish(added->region());
   EXPECT_FALSE(key.ok());
   EXPECT_NE(key.status().what().find("ibv_reg_mr"), std::string::npos) << key.status().what();
+}
+
+/// What was posted and ended once leaves its memory for what comes.
+TEST_F(VerbsPair, AllocatesNothing_OnceThereWereBatchesAsLarge) {
+  connect();
+  warm_up();
+  std::vector<std::uint32_t> from, to;
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    from.push_back(i * 7 % 1000);
+    to.push_back(999 - i);
+  }
+  const Batch batch{.op = Op::write,
+                    .local = &near->region(),
+                    .remote = near->remote.get(),
+                    .shape = Pages{1000, 24, 8, from, to},
+                    .checked = true,
+                    .cookie = 1};
+  struct OneEnd final : CompletionSink {
+    void complete(Completion&& end) override {
+      ok = end.status.ok();
+      ++ends;
+    }
+    bool ok = false;
+    int ends = 0;
+  };
+  for (const unsigned every : {0u, 1u}) {  // the second time without memory
+    OneEnd sink;
+    bool posted = false;
+    std::jthread([&] {
+      ::pthread_setname_np(::pthread_self(), "ls-test");
+      const test::NoMemory none(every != 0 ? "ls-test" : "none", 1);
+      posted = near->endpoint->post(batch).ok();
+      const auto limit = base::Deadline::in(20s);
+      while (posted && sink.ends == 0 && !limit.passed()) near->endpoint->progress(sink);
+    }).join();
+    EXPECT_TRUE(posted && sink.ok) << every;
+    EXPECT_EQ(test::NoMemory::failed(), 0u);
+  }
+}
+
+/// Each step is repeated by the next progress(), or ends in an error that the caller gets.
+TEST_F(VerbsPair, LosesNoBatch_WhenAllocationsFail) {
+  connect();
+  std::uint64_t cookie = 0;
+  std::vector<std::uint64_t> posted;
+  posted.reserve(10000);
+  test::fail_each_allocation(
+      [&] {
+        const Block block{0, 0, 5000};
+        if (post(*near, ++cookie, cookie % 2 ? Op::write : Op::read, block).ok())
+          posted.push_back(cookie);
+        near->endpoint->progress(*near);
+      },
+      [&](bool) { linger(); });
+  for (const std::uint64_t each : posted) EXPECT_EQ(end_of(*near, each).to_string(), "ok") << each;
+  EXPECT_GT(posted.size(), 0u);
 }
 
 }  // namespace verbs_endpoint_test

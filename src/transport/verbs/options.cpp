@@ -10,9 +10,11 @@ namespace linkspan::transport::verbs {
 namespace {
 
 constexpr base::OptionInfo kOptions[] = {
-    {"verbs.devices", "LINKSPAN_VERBS_DEVICES", "auto, none, or names by comma", "auto",
+    {"verbs.devices", "LINKSPAN_VERBS_DEVICES", "auto, none, or names by comma",
+     "auto where security is authenticated or insecure, else none",
      "RDMA devices (InfiniBand, RoCE) by which remote peers are reached, such as mlx5_0 or port 2 "
-     "of it as mlx5_0:2. auto: all with an active port. none: no bytes go by RDMA."},
+     "of it as mlx5_0:2. auto: all with an active port. none: no bytes go by RDMA. Their packets "
+     "are not encrypted: with LINKSPAN_SECURITY=encrypted they are used only where this is set."},
     {"verbs.gid_index", "LINKSPAN_VERBS_GID_INDEX", "0 to 255",
      "RoCE: v2 with an IPv4 address if there is one; InfiniBand: 0",
      "Entry of each port's table of GIDs, as show_gids lists them."},
@@ -86,12 +88,19 @@ Status read_small(const base::Setting& set, std::uint64_t max, Number& into) {
   return {};
 }
 
+/// Returns whether devices are used that the user has not asked for. Packets are not encrypted, and
+/// an Engine that does not leave its host would pin memory for nothing.
+bool is_wanted(const base::Options& options) noexcept {
+  return options.security != Security::encrypted && options.security != Security::loopback_only;
+}
+
 Status check(const base::Options& options) { return VerbsSettings::read(options).status(); }
 
 Result<std::unique_ptr<Transport>> create(const Context& context) {
   const auto settings = VerbsSettings::read(*context.options);
   if (!settings.ok()) return settings.status();
-  if (settings->none) return std::unique_ptr<Transport>();
+  if (settings->none || (!settings->asked && !is_wanted(*context.options)))
+    return std::unique_ptr<Transport>();
   const auto library = Library::get();
   if (!library.ok())
     return settings->ports.empty() ? Result<std::unique_ptr<Transport>>(nullptr) : library.status();
@@ -117,6 +126,7 @@ Result<VerbsSettings> VerbsSettings::read(const base::Options& options) {
   VerbsSettings out;
   const base::Setting devices = options.setting_of(kDevices);
   out.none = devices.value == "none";
+  out.asked = !devices.value.empty();
   if (!devices.value.empty() && devices.value != "auto" && !out.none) {
     auto ports = parse_ports(devices);
     if (!ports.ok()) return ports.status();

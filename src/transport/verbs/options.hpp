@@ -21,6 +21,7 @@ struct NamedPort {
 
 struct VerbsSettings {
   bool none = false;             ///< The transport is left out.
+  bool asked = false;            ///< The user has set the devices.
   std::vector<NamedPort> ports;  ///< Empty: all devices.
   std::optional<std::uint32_t> gid_index{};
   std::uint8_t traffic_class = 0;

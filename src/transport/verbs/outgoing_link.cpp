@@ -111,23 +111,27 @@ void OutgoingLink::fence(const Status& why) {
   count_failure(why);
 }
 
-void OutgoingLink::on_failure(const SendFailure& failure) {
-  state_ = State::destroying;  // first, because the texts may find no memory
-  if (failure.culprit == nullptr) ++failures_.count;
-  const Library& library = ends_.here.device->library();
-  std::string text = "RDMA by " + describe() + " has failed: " +
-                     (failure.post_error != 0 ? describe_error("ibv_post_send", failure.post_error)
-                                              : library.wc_status_str(failure.status));
-  if (failure.vendor != 0) text += " (vendor error " + std::to_string(failure.vendor) + ")";
-  if (failure.culprit == nullptr) {
-    failures_.last = Status(Code::unreachable, Scope::peer, std::move(text));
-  } else if (failure.status == kWcRemAccessErr) {
-    failure.culprit->memory.remote->mark_dead();
-    failure.culprit->fail(
-        {Code::unreachable, Scope::request, text + ": its owner has deregistered the region"});
-  } else {
-    failure.culprit->fail({Code::system, Scope::request, text});
+void OutgoingLink::on_failure(const SendFailure& failure) noexcept {
+  state_ = State::destroying;
+  VerbsBatch* const culprit = failure.culprit;
+  const bool gone = failure.status == kWcRemAccessErr;  // what the culprit is about
+  const Code code = culprit == nullptr || gone ? Code::unreachable : Code::system;
+  const Status why = base::or_no_memory([&] {
+    const Library& library = ends_.here.device->library();
+    std::string text = "RDMA by " + describe() + " has failed: ";
+    text += failure.post_error != 0 ? describe_error("ibv_post_send", failure.post_error)
+                                    : library.wc_status_str(failure.status);
+    if (failure.vendor != 0) text += " (vendor error " + std::to_string(failure.vendor) + ")";
+    if (culprit != nullptr && gone) text += ": its owner has deregistered the region";
+    return Status(code, culprit != nullptr ? Scope::request : Scope::peer, std::move(text));
+  });
+  if (culprit == nullptr) {
+    ++failures_.count;
+    failures_.last = why;
+    return;
   }
+  if (gone) culprit->memory.remote->mark_dead();
+  culprit->fail(why);
 }
 
 void OutgoingLink::poll() {

@@ -99,7 +99,7 @@ class OutgoingLink {
   void count_failure(const Status& why) noexcept;
   void on_made();
   void poll();
-  void on_failure(const SendFailure& failure);
+  void on_failure(const SendFailure& failure) noexcept;
   void destroy();
   void advance_end();
 

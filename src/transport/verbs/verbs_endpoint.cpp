@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "base/schema/verbs_generated.h"
 
 namespace linkspan::transport::verbs {
@@ -16,6 +17,23 @@ constexpr Duration kMinPoll = 5us, kMaxPoll = 500us;         // while requests a
 constexpr Duration kCallPoll = 50us;                         // while a device's call runs
 constexpr Duration kChannelPoll = 1ms;                       // while the Channel has no room
 constexpr Duration kBoundsCheck = 100ms;
+
+/// Fills the list of a batch, of blocks that are not empty.
+void add_blocks(const CheckedShape& shape, std::uint64_t here, VerbsBatch& batch) {
+  batch.bytes = shape.size.bytes;
+  batch.blocks.reserve(shape.size.blocks);
+  if (shape.pages == nullptr) {
+    for (const Block& b : shape.blocks())
+      if (b.bytes != 0) batch.blocks.push_back({here + b.local_offset, b.remote_offset, b.bytes});
+    return;
+  }
+  const Pages& pages = *shape.pages;
+  if (pages.page_bytes == 0) return;
+  for (std::size_t i = 0; i < pages.local_index.size(); ++i)
+    batch.blocks.push_back({here + pages.local_base + pages.local_index[i] * pages.page_bytes,
+                            pages.remote_base + pages.remote_index[i] * pages.page_bytes,
+                            pages.page_bytes});
+}
 
 }  // namespace
 
@@ -67,7 +85,8 @@ Status VerbsEndpoint::refused(base::Time at) const {
             "RoCE, or the subnets differ"};
   for (const auto& link : links_)
     if (!link->is_refused(at)) return {};
-  return links_.front()->why();
+  const Status& why = links_.front()->why();
+  return why.ok() ? base::no_memory(Scope::peer) : why;
 }
 
 Result<Posted> VerbsEndpoint::post(const Batch& batch) {
@@ -79,18 +98,13 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
   made->cookie = batch.cookie;
   made->op = batch.op;
   made->memory.remote = resolved->remote;
-  made->bytes = 0;
   Posted begun{.path = {.path = kVerbsPath, .by_peer = false}};
-  if (!resolved->checked.blocks().empty()) {
-    const WireRegion& local = *resolved->use.memory();
+  const WireRegion& local = *resolved->use.memory();
+  add_blocks(resolved->checked, local.address, *made);
+  if (!made->blocks.empty()) {
     made->memory.keys = transport_.keys(local.key.id.serial);
     if (made->memory.keys == nullptr)
       return Status(Code::unreachable, Scope::request, "the local region is being deregistered");
-    made->blocks.reserve(resolved->checked.blocks().size());
-    for (const Block& b : resolved->checked.blocks()) {
-      made->blocks.push_back({local.address + b.local_offset, b.remote_offset, b.bytes});
-      made->bytes += b.bytes;
-    }
     made->todo.reserve(links_.size() + 1);
     made->todo.push_back({{}, {made->blocks.size(), 0}});
     const auto access = requested_.acquire(made->memory.remote->key());
@@ -101,7 +115,11 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
     transport_.count(made->blocks.size());
   }
   batches_.add(std::move(made));
-  pump();
+  // What finds no memory is done by progress().
+  (void)base::or_no_memory([this] {
+    pump();
+    return Status();
+  });
   return begun;
 }
 

@@ -61,7 +61,7 @@ class VerbsTransport final : public Transport {
   std::shared_ptr<const MemoryKeys> keys(std::uint64_t serial) const LINKSPAN_EXCLUDES(mutex_);
   AccessTable& accesses() noexcept { return accesses_; }
   Result<WireBatch> check(const Batch& batch, std::uint64_t peer) {
-    return wire_batch(batch, published_, peer, capabilities_);
+    return wire_batch(batch, published_, peer, capabilities_, true);
   }
   std::vector<PathRefusal> refused(const memory::Region& local, const Mapping& remote) const {
     return published_.refused(local, remote);
