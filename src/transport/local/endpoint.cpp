@@ -107,16 +107,15 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   }
   posted.path = inflight.path;
   posted.joined = own.joined.size();
-  const LocalCopy& copy = inflight.local_copy;
-  if (copy.by_caller && copy_at_once(inflight)) {
+  if (own.by_caller && copy_at_once(inflight)) {
     inflight_.pop_back();
     posted.ended = true;
     return posted;
   }
-  if (copy.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))
-    posted.callers_copy = {.id = copy.ticket, .now = copy.by_caller};
-  else if (inflight.second != nullptr && inflight.remote->prompt())
-    posted.callers_copy.id = inflight.second->id;
+  if (own.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))
+    posted.callers_copy = {.id = inflight.local_copy.ticket, .now = own.by_caller};
+  else if (own.second != nullptr && inflight.remote->prompt())
+    posted.callers_copy.id = own.second->id;
   ++ours_;
   return posted;
 }
@@ -209,10 +208,10 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
            : inflight.place(here, there, shape.blocks());
   inflight.state = BatchState::copying;
   if (own != nullptr)
-    local_copy.by_caller = batch.caller_copies && is_for_caller(inflight) &&
-                           copy::CpuCopier::is_small(local_copy.pieces);
+    own->by_caller = batch.caller_copies && is_for_caller(inflight) &&
+                     copy::CpuCopier::is_small(local_copy.pieces);
   Status status = start_some(inflight, streams, event);
-  if (!status.ok()) local_copy.by_caller = false;
+  if (own != nullptr && !status.ok()) own->by_caller = false;
   // advance() tries again, except after an event, which is valid during this call only.
   if (status.code() != Code::no_resource || streams.after != nullptr) return status;
   if (by_index) local_copy.keep_indices();

@@ -17,6 +17,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
       ctas = std::min(gpu->usual->ctas(), ctas);
   const std::span<const copy::Piece> wave = local_copy.next_pieces();
   const PeerProcess process = channel_.process();
+  const auto* const own = std::get_if<OwnBatch>(&inflight.role);
   auto ticket = local_copy.copier->start(
       {.method = local_copy.method,
        .pieces = wave,
@@ -35,7 +36,7 @@ Status LocalEndpoint::start_some(LocalInflightBatch& inflight, const StreamDepen
                                                 : inflight.remote->key().kind),
        .guarded = touches_private_memory(inflight),
        .sealed = is_sealed(inflight),
-       .by_caller = local_copy.by_caller,
+       .by_caller = own != nullptr && own->by_caller,
        .after = streams.after,
        .stream = streams.stream,
        .release = streams.wants_event && wave.size() == local_copy.pieces.size() ? event : nullptr,

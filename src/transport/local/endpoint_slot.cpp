@@ -36,23 +36,26 @@ Status LocalEndpoint::begin_through_slot(LocalInflightBatch& inflight, const Loc
         {.to = write ? there : at, .from = write ? at : there, .bytes = block.bytes});
     at += block.bytes;
   }
-  across.by_caller = !write && caller_copies && inflight.remote->prompt();
-  inflight.second = std::make_unique<SecondCopy>(SecondCopy{.slot = std::move(slot),
-                                                            .copy = std::move(write ? across : gpu),
-                                                            .id = kOfSlot | ++slot_batches_});
+  OwnBatch& own = std::get<OwnBatch>(inflight.role);
+  own.by_caller = !write && caller_copies && inflight.remote->prompt();
+  own.second = std::make_unique<SecondCopy>(SecondCopy{.slot = std::move(slot),
+                                                       .copy = std::move(write ? across : gpu),
+                                                       .id = kOfSlot | ++slot_batches_});
   inflight.local_copy = std::move(write ? gpu : across);
   inflight.state = BatchState::copying;
   const Status status = start_some(inflight);
   if (status.ok()) return {};
-  inflight.local_copy.by_caller = false;
+  own.by_caller = false;
   return status.code() == Code::no_resource ? Status() : status;  // advance() tries again
 }
 
 /// Makes the second copy the current one. Returns false if there is none.
 bool LocalEndpoint::take_second_copy(LocalInflightBatch& inflight) {
-  if (inflight.second == nullptr || !inflight.second->copy) return false;
-  inflight.local_copy = *std::move(inflight.second->copy);
-  inflight.second->copy.reset();
+  auto* const own = std::get_if<OwnBatch>(&inflight.role);
+  if (own == nullptr || own->second == nullptr || !own->second->copy) return false;
+  inflight.local_copy = *std::move(own->second->copy);
+  own->second->copy.reset();
+  own->by_caller = false;
   return true;
 }
 
@@ -60,7 +63,8 @@ bool LocalEndpoint::take_second_copy(LocalInflightBatch& inflight) {
 copy::Ticket LocalEndpoint::ticket_across(std::uint64_t id) const {
   const base::MutexLock lock(transport_.copiers.mutex);
   for (const LocalInflightBatch& each : inflight_)
-    if (each.second != nullptr && each.second->id == id &&
+    if (const auto* own = std::get_if<OwnBatch>(&each.role);
+        own != nullptr && own->second != nullptr && own->second->id == id &&
         each.local_copy.method == copy::Method::cross_process)
       return each.local_copy.ticket;
   return 0;

@@ -57,28 +57,6 @@ struct BouncedBatch {
   bool restart = false;                  // to be routed again, from the first block
 };
 
-/// Role: a batch of this side.
-struct OwnBatch {
-  std::uint64_t cookie = 0;
-  // The peer's regions of the further pairs that it has, borrowed as Batch::remote is.
-  std::vector<const ImportedMemory*> joined;
-  std::unique_ptr<BouncedBatch> bounced;
-};
-
-/// Role: a copy that the peer has requested.
-struct CopyForPeer {
-  std::uint64_t id = 0;                     // the peer's
-  std::uint32_t completion_flag = kNoFlag;  // the peer's
-  std::shared_ptr<OfferedRegion> offer;     // other owner: the task that opens it
-};
-
-/// Role: one step of a batch that goes through bounce memory.
-struct BounceStep {
-  LocalInflightBatch* parent = nullptr;  // its batch, which outlives it
-  unsigned chunk = 0;                    // of the bounce memory
-  bool second_phase = false;             // it runs the second of its two phases
-};
-
 /// Lists the pieces or pages that a copier of this process copies, in one or more orders.
 struct LocalCopy {
   std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
@@ -93,7 +71,6 @@ struct LocalCopy {
   copy::Copier* copier = nullptr;
   copy::Ticket ticket = 0;             // 0: the copier has nothing
   std::size_t blocks_with_copier = 0;  // in the order of `ticket`
-  bool by_caller = false;              // the caller of post() copies it
 
   /// Returns true if `method` is one of a GPU with orders of many pieces.
   bool by_gpu() const noexcept;
@@ -114,8 +91,32 @@ struct LocalCopy {
 /// The second copy of a batch that goes through a pinned slot.
 struct SecondCopy {
   PinnedSlots::Acquired slot;
-  std::optional<LocalCopy> copy;  // nothing: it has become LocalInflightBatch::local_copy
+  std::optional<LocalCopy> copy;  // nothing: it has become local_copy
   std::uint64_t id = 0;           // CallersCopy::id, while it is the kernel's
+};
+
+/// Role: a batch of this side.
+struct OwnBatch {
+  std::uint64_t cookie = 0;
+  // The peer's regions of the further pairs that it has, borrowed as Batch::remote is.
+  std::vector<const ImportedMemory*> joined;
+  std::unique_ptr<BouncedBatch> bounced;
+  std::unique_ptr<SecondCopy> second;  // null: it goes through no pinned slot
+  bool by_caller = false;              // the caller of post() makes the copy that comes first
+};
+
+/// Role: a copy that the peer has requested.
+struct CopyForPeer {
+  std::uint64_t id = 0;                     // the peer's
+  std::uint32_t completion_flag = kNoFlag;  // the peer's
+  std::shared_ptr<OfferedRegion> offer;     // other owner: the task that opens it
+};
+
+/// Role: one step of a batch that goes through bounce memory.
+struct BounceStep {
+  LocalInflightBatch* parent = nullptr;  // its batch, which outlives it
+  unsigned chunk = 0;                    // of the bounce memory
+  bool second_phase = false;             // it runs the second of its two phases
 };
 
 /// A request to the peer to copy a batch.
@@ -148,7 +149,6 @@ struct LocalInflightBatch {
                                             // retract() waits until the `uses` for peers end
   std::vector<Block> blocks;                // unless this side executes alone
   LocalCopy local_copy;
-  std::unique_ptr<SecondCopy> second;  // null: it goes through no pinned slot
   PeerRequest request;
   Status end;
 
