@@ -109,6 +109,36 @@ TEST_F(VerbsPair, GoesOnByTheOtherRail_WhenADeviceIsLost) {
   }
 }
 
+TEST_F(VerbsPair, RegistersWithTheDevicesThatWork) {
+  connect();
+  warm_up();
+  fake.lose(0);
+  std::vector<std::byte> memory(8192);
+  test::put_pattern(memory, 9, 0);
+  memory::Registry registry(kNear, nullptr);
+  // Serials of the sides' own registries are in use.
+  std::shared_ptr<const memory::Registration> added;
+  for (int i = 0; i < 2; ++i)
+    added = take(registry.add(memory.data(), memory.size(), {true, true}, false));
+  must(near->transport->publish(added->region()).status());
+  const Block block{5, 7, 8000};
+  ASSERT_TRUE(near->endpoint
+                  ->post({.op = Op::write,
+                          .local = &added->region(),
+                          .remote = near->remote.get(),
+                          .shape = std::span(&block, 1),
+                          .cookie = 2})
+                  .ok());
+  ASSERT_TRUE(until([&] {
+    clock.advance(1ms);
+    return near->ends.contains(2);
+  }));
+  EXPECT_EQ(near->ends.at(2).to_string(), "ok");
+  const test::Expected expected[] = {{7, 9, 5, 8000}};
+  expect_memory(*far, expected);
+  EXPECT_TRUE(near->transport->retract(added->region(), false).ok());
+}
+
 TEST_F(VerbsPair, EndsTransfers_WhenAllDevicesAreLost) {
   connect();
   warm_up();
@@ -297,7 +327,7 @@ TEST_F(VerbsPair, RefusesWhatAHostilePeerSends) {
   {
     flatbuffers::FlatBufferBuilder out;
     const auto what = out.CreateString("");
-    const auto rkeys = out.CreateVector(std::vector<std::uint32_t>{1, 2});
+    const auto rkeys = out.CreateVector(std::vector<std::uint64_t>{1, 2});
     out.Finish(schema::CreateVerbsGranted(out, 99, 0, rkeys, false, 0, what));
     EXPECT_EQ(send(VerbsMessage::granted, out), Code::corrupt) << "it was not asked for";
   }
@@ -382,8 +412,8 @@ TEST_F(VerbsPair, LosesNoBatch_WhenAllocationsFail) {
   posted.reserve(10000);
   test::fail_each_allocation(
       [&] {
-        const Block block{0, 0, 5000};
-        if (post(*near, ++cookie, cookie % 2 ? Op::write : Op::read, block).ok())
+        ++cookie;
+        if (post(*near, cookie, cookie % 2 ? Op::write : Op::read, {0, 0, 5000}).ok())
           posted.push_back(cookie);
         near->endpoint->progress(*near);
       },

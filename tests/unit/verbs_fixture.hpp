@@ -22,7 +22,7 @@
 namespace linkspan::transport::verbs {
 
 using namespace std::chrono_literals;
-using test::take;
+using test::must, test::take;
 
 /// A Channel whose messages wait until the test delivers them.
 class WaitingChannel final : public Channel {

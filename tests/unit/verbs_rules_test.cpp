@@ -150,7 +150,8 @@ TEST(VerbsRails, JoinsThoseOfTheSameNumberAndKind) {
   const RailAddress roce = rail(0, kLinkEthernet, kIpv4), ib = rail(0, kLinkInfiniband, kLocal),
                     other_subnet = rail(0, kLinkInfiniband, kRouted);
   EXPECT_EQ(joined({roce, roce}, {roce, roce}), "0-0 1-1 ");
-  EXPECT_EQ(joined({roce, roce, roce}, {roce, roce}), "0-0 1-1 ");
+  EXPECT_EQ(joined({roce, roce, roce}, {roce, roce}), "0-0 1-1 2-0 ");
+  EXPECT_EQ(joined({roce}, {roce, roce}), "0-0 ");
   EXPECT_EQ(joined({roce}, {ib, roce}), "0-1 ");
   EXPECT_EQ(joined({ib, roce}, {roce, ib}), "0-1 1-0 ");
   EXPECT_EQ(joined({ib}, {other_subnet}), "");

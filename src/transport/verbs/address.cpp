@@ -13,11 +13,6 @@ constexpr std::size_t kMaxName = 128;
 
 Status corrupt_verbs_address(const char* what) { return {Code::corrupt, Scope::request, what}; }
 
-bool joins(const RailAddress& a, const RailAddress& b) noexcept {
-  return a.link == b.link &&
-         (a.link != kLinkInfiniband || a.gid.global.subnet_prefix == b.gid.global.subnet_prefix);
-}
-
 }  // namespace
 
 std::uint32_t VerbsAddress::devices() const noexcept {
@@ -72,18 +67,26 @@ Result<VerbsAddress> decode_address(std::span<const std::byte> bytes) {
   return out;
 }
 
+bool may_join(const RailAddress& a, const RailAddress& b) noexcept {
+  return a.link == b.link &&
+         (a.link != kLinkInfiniband || a.gid.global.subnet_prefix == b.gid.global.subnet_prefix);
+}
+
 std::vector<RailPair> join_rails(std::span<const RailAddress> here,
                                  std::span<const RailAddress> there) {
   std::vector<RailPair> pairs;
   std::vector<bool> taken(there.size());
-  for (std::size_t from = 0; from < here.size(); ++from)
+  for (std::size_t from = 0; from < here.size(); ++from) {
+    std::optional<std::size_t> best;
     for (std::size_t i = 0; i < there.size(); ++i) {
       const std::size_t to = (from + i) % there.size();
-      if (taken[to] || !joins(here[from], there[to])) continue;
-      taken[to] = true;
-      pairs.push_back({static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(to)});
-      break;
+      if (!may_join(here[from], there[to])) continue;
+      if (!best || (taken[*best] && !taken[to])) best = to;
     }
+    if (!best) continue;
+    taken[*best] = true;
+    pairs.push_back({static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(*best)});
+  }
   return pairs;
 }
 

@@ -43,12 +43,16 @@ std::vector<std::byte> encode(const VerbsAddress& address);
 Result<VerbsAddress> decode_address(
     std::span<const std::byte> bytes);  ///< Returns `corrupt` for malformed bytes.
 
+/// Returns whether the rails are of the same kind, so that one may reach the other.
+bool may_join(const RailAddress& here, const RailAddress& there) noexcept;
+
 /// Two rails between which one side sends requests.
 struct RailPair {
   std::uint32_t from = 0, to = 0;
 };
-/// Joins rails of the same kind: the first one here with the first one there and so on, each at
-/// most once, because cables of many clusters join only rails of the same number.
+/// Joins each rail here with one there of the same kind: the first one with the first one and so
+/// on, because cables of many clusters join only rails of the same number. Several have the same
+/// one there if there are fewer.
 std::vector<RailPair> join_rails(std::span<const RailAddress> here,
                                  std::span<const RailAddress> there);
 

@@ -179,6 +179,10 @@ Result<Rail> find_rail(const std::shared_ptr<VerbsDevice>& device, std::uint8_t 
 
 Result<std::vector<Rail>> open_rails(const Library& library, const VerbsSettings& settings,
                                      const base::Log& log) {
+  // For kernels before 5.12, where a fork would take pinned pages away from this process.
+  if (const int error = library.fork_init(); error != 0)
+    log.write(base::Level::warning, describe_error("ibv_fork_init", error) +
+                                        ": do not fork while RDMA devices are in use");
   std::vector<Rail> rails;
   std::vector<std::string> names;
   const DeviceList list(library);

@@ -62,6 +62,16 @@ Result<IbvMr*> register_gpu(const VerbsDevice& device, const memory::Region::Fac
                     "; nvidia-peermem: " + direct.status().what());
 }
 
+Result<IbvMr*> register_with(const VerbsDevice& device, const memory::Region::Facts& facts,
+                             const cuda::Device* gpu, const Result<base::Fd>& dma_buf) {
+  const std::uint64_t most = device.attributes().max_mr_size;
+  if (facts.bytes > most)
+    return Status(Code::unsupported, Scope::request,
+                  "RDMA device " + device.name() + " registers at most " + std::to_string(most) +
+                      " bytes, not " + std::to_string(facts.bytes));
+  return gpu != nullptr ? register_gpu(device, facts, dma_buf) : register_host(device, facts);
+}
+
 }  // namespace
 
 std::string registration_error(const std::string& device, const char* function, int error,
@@ -84,24 +94,27 @@ Result<std::shared_ptr<const MemoryKeys>> MemoryKeys::create(
   if (gpu != nullptr) dma_buf = export_pages(facts, *gpu);
   auto made = std::make_shared<MemoryKeys>();  // shared with the batches that use it
   made->all_.reserve(devices.size());
+  Status refused;
+  bool any = false;
   for (const auto& device : devices) {
-    if (facts.bytes > device->attributes().max_mr_size)
-      return Status(Code::unsupported, Scope::request,
-                    "RDMA device " + device->name() + " registers at most " +
-                        std::to_string(device->attributes().max_mr_size) + " bytes, not " +
-                        std::to_string(facts.bytes));
-    const auto mr =
-        gpu != nullptr ? register_gpu(*device, facts, dma_buf) : register_host(*device, facts);
-    if (!mr.ok()) return mr.status();
-    made->all_.emplace_back(device, *mr);
+    const auto mr = register_with(*device, facts, gpu, dma_buf);
+    made->all_.emplace_back();
+    if (mr.ok()) {
+      made->all_.back().emplace(device, *mr);
+      any = true;
+      continue;
+    }
+    if (refused.ok()) refused = mr.status();
+    if (mr.status().code() == Code::no_resource) return refused;  // as it would be elsewhere
   }
+  if (!any) return refused;
   return std::shared_ptr<const MemoryKeys>(std::move(made));
 }
 
-std::vector<std::uint32_t> MemoryKeys::rkeys() const {
-  std::vector<std::uint32_t> all;
+std::vector<std::uint64_t> MemoryKeys::rkeys() const {
+  std::vector<std::uint64_t> all;
   all.reserve(all_.size());
-  for (const DeviceMemory& each : all_) all.push_back(each.rkey());
+  for (const auto& each : all_) all.push_back(each ? each->rkey() : kNoKey);
   return all;
 }
 

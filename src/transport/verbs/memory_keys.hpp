@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,20 +38,26 @@ class DeviceMemory {
   IbvMr* mr_;
 };
 
+/// Stands in a list of keys, which have 32 bits, where there is none.
+inline constexpr std::uint64_t kNoKey = std::uint64_t{1} << 32;
+
 class MemoryKeys {
  public:
   /// OFF THE LOCK. Registers the memory with each device: milliseconds for each GiB. Peers get the
   /// region's permissions. `gpu`: the GPU that has it; null: host memory. no_resource: the process
-  /// may pin no more; the text says how it may. unsupported: the device takes no such memory.
+  /// may pin no more; the text says how it may. unsupported: the devices take no such memory.
   static Result<std::shared_ptr<const MemoryKeys>> create(
       std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts,
       const cuda::Device* gpu);
 
-  std::uint32_t lkey(std::size_t device) const noexcept { return all_[device].lkey(); }
-  std::vector<std::uint32_t> rkeys() const;
+  /// Returns false for a device that failed to register it, where another one did.
+  bool has(std::size_t device) const noexcept { return all_[device].has_value(); }
+  std::uint32_t lkey(std::size_t device) const noexcept { return all_[device]->lkey(); }
+  /// Returns kNoKey for a device that has none.
+  std::vector<std::uint64_t> rkeys() const;
 
  private:
-  std::vector<DeviceMemory> all_;  // by the devices' order
+  std::vector<std::optional<DeviceMemory>> all_;  // by the devices' order
 };
 
 /// Returns the text of a refused registration of so many bytes.

@@ -27,7 +27,7 @@ class MessageQueue {
   void flush() noexcept {
     try {
       while (!messages_.empty()) {
-        const Message& next = messages_.front();
+        const QueuedVerbsMessage& next = messages_.front();
         const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
         if (status.code() == Code::no_resource) return;
         messages_.pop_front();  // or the peer is lost, and peer_terminated() follows
@@ -45,12 +45,12 @@ class MessageQueue {
   Channel& channel() const noexcept { return channel_; }
 
  private:
-  struct Message {
+  struct QueuedVerbsMessage {
     VerbsMessage type;
     std::vector<std::byte> bytes;
   };
   Channel& channel_;
-  std::deque<Message> messages_;
+  std::deque<QueuedVerbsMessage> messages_;
   bool closed_ = false;
 };
 

@@ -27,12 +27,36 @@ SendLimits limits_of(const SendLimits& limits, const Rail& rail) {
 }  // namespace
 
 std::string OutgoingLink::describe() const {
-  return ends_.here.name() + " here to " + ends_.there.name + " there";
+  return ends_.here.name() + " here to " + target().address.name + " there";
+}
+
+bool OutgoingLink::carries(const VerbsBatch& batch) const noexcept {
+  const RemoteAccess& access = *batch.memory.access;
+  return batch.memory.keys->has(ends_.device) &&
+         (!access.granted || access.has(target().address.device));
+}
+
+bool OutgoingLink::may_carry(const VerbsBatch& batch) const noexcept {
+  const RemoteAccess& access = *batch.memory.access;
+  return batch.memory.keys->has(ends_.device) &&
+         (!access.granted || std::ranges::any_of(ends_.there, [&](const RailTarget& each) {
+           return access.has(each.address.device);
+         }));
+}
+
+/// Goes over to the next rail of the peer's, which gets one attempt.
+void OutgoingLink::next_target() noexcept {
+  target_ = (target_ + 1) % ends_.there.size();
+  failures_.count = kMaxFailures - 1;
 }
 
 /// Begins the next epoch.
 void OutgoingLink::make() {
-  if (failures_.count >= kMaxFailures) return ask();
+  if (is_exhausted()) return ask();
+  if (failures_.count >= kMaxFailures) {
+    ++failures_.tried;
+    next_target();
+  }
   if (queue_ == nullptr)
     queue_ = std::make_unique<RequestQueue>(limits_of(context_.limits, ends_.here));
   const std::uint32_t depth = limits_of(context_.limits, ends_.here).depth;
@@ -41,8 +65,9 @@ void OutgoingLink::make() {
     const auto now = find_rail(rail.device, rail.port, settings);
     if (!now.ok()) return now.status();
     auto made = QueuePair::create(*now, depth);
-    if (made.ok()) call.queue_pair = *std::move(made);
-    return made.status();
+    if (!made.ok()) return made.status();
+    call.queue_pair = *std::move(made);
+    return Status();
   });
   state_ = State::making;
 }
@@ -54,7 +79,7 @@ void OutgoingLink::ask() {
   const std::uint32_t psn = random_psn();
   flatbuffers::FlatBufferBuilder out;
   const auto gid = vector_of(out, made != nullptr ? made->rail().gid : IbvGid{});
-  out.Finish(schema::CreateVerbsOpen(out, epoch_ + 1, ends_.pair.from, ends_.pair.to,
+  out.Finish(schema::CreateVerbsOpen(out, epoch_ + 1, ends_.from, target().rail,
                                      made != nullptr ? made->number() : 0, psn, gid,
                                      made != nullptr ? made->rail().lid : std::uint16_t{0},
                                      made != nullptr ? made->max_sent_reads() : std::uint8_t{1}));
@@ -92,11 +117,13 @@ Status OutgoingLink::on_answer(const LinkAnswer& answer, base::Time now) {
     if (queue_pair_ != nullptr) (void)DeviceCall::destroy(context_.executor, queue_pair_);
     queue_pair_ = nullptr;
     state_ = State::failed;
-    failures_.retry_at = now + (failures_.count >= kMaxFailures ? kRetryRefused : kRetry);
+    failures_.retry_at = now + (is_exhausted()                    ? kRetryRefused
+                                : failures_.count >= kMaxFailures ? Duration::zero()
+                                                                  : kRetry);
     return {};
   }
   QueuePairRoute route = answer.route;
-  route.mtu = ends_.there.mtu;
+  route.mtu = target().address.mtu;
   call_ = DeviceCall::start(context_.executor, [queue_pair = queue_pair_, route, psn = psn_,
                                                 settings = context_.settings](DeviceCall&) {
     return queue_pair->connect(route, psn, settings);
@@ -109,6 +136,12 @@ void OutgoingLink::fence(const Status& why) {
   if (state_ != State::up) return;
   state_ = State::destroying;
   count_failure(why);
+}
+
+void OutgoingLink::redirect() noexcept {
+  if (state_ != State::up || !queue_->empty()) return;
+  state_ = State::destroying;
+  next_target();
 }
 
 void OutgoingLink::on_failure(const SendFailure& failure) noexcept {
@@ -136,17 +169,15 @@ void OutgoingLink::on_failure(const SendFailure& failure) noexcept {
 
 void OutgoingLink::poll() {
   const auto failure = queue_->poll(*queue_pair_->qp());
-  if (queue_->completed() != completed_before_) failures_.count = 0;
+  if (queue_->completed() != completed_before_) failures_.count = 0, failures_.tried = 0;
   if (failure) return on_failure(*failure);
   if (const Status usable = ends_.here.device->usable(ends_.here.port); !usable.ok()) fence(usable);
 }
 
 void OutgoingLink::fill(VerbsBatch& batch, std::uint64_t share) {
-  const auto& rkeys = batch.memory.access->rkeys;
-  if (ends_.there.device >= rkeys.size())
-    return batch.fail({Code::corrupt, Scope::peer, "the peer gave too few keys of the region"});
+  const std::uint64_t remote = batch.memory.access->rkeys[target().address.device];
   const SendKeys keys{.local = batch.memory.keys->lkey(ends_.device),
-                      .remote = rkeys[ends_.there.device]};
+                      .remote = static_cast<std::uint32_t>(remote)};
   if (const auto failure = queue_->fill(*queue_pair_->qp(), batch, keys, share))
     on_failure(*failure);
 }
@@ -188,7 +219,10 @@ void OutgoingLink::advance(base::Time now, bool needed) {
       return make();
     case State::failed:
       if (!needed || now < failures_.retry_at) return;
-      if (failures_.count >= kMaxFailures) failures_.count = kMaxFailures - 1;  // one attempt
+      if (is_exhausted()) {
+        failures_.tried = 0;
+        next_target();
+      }
       return make();
     case State::opening:
     case State::ended:

@@ -29,12 +29,18 @@ struct LinkContext {
   const SendLimits& limits;
 };
 
-/// The rails that a link joins.
+/// A rail of the peer's.
+struct RailTarget {
+  std::uint32_t rail = 0;
+  RailAddress address{};
+};
+
+/// The rails that a link may join.
 struct LinkEnds {
-  RailPair pair;
+  std::uint32_t from = 0;  ///< Number of `here`.
   Rail here;
-  RailAddress there;
-  std::size_t device = 0;  ///< Place of the local keys.
+  std::vector<RailTarget> there;  ///< Best first, not empty. The next one where one is given up.
+  std::size_t device = 0;         ///< Place of the local keys.
 };
 
 /// What the peer has answered to an epoch.
@@ -50,28 +56,36 @@ class OutgoingLink {
       : context_(context), ends_(std::move(ends)) {}
   OutgoingLink(const OutgoingLink&) = delete;
   OutgoingLink& operator=(const OutgoingLink&) = delete;
+  ~OutgoingLink() = default;  // ends its queue pair
 
   /// Goes on with what has happened. `needed`: there is something to send.
   void advance(base::Time now, bool needed);
-  /// Sends requests of the batch, for about `share` bytes.
+  /// Sends requests of a batch that it carries, for about `share` bytes.
   void fill(VerbsBatch& batch, std::uint64_t share);
   /// `corrupt`: it was not asked for.
   Status on_answer(const LinkAnswer& answer, base::Time now);
   /// Replaces the queue pair, because the peer's device is silent.
   void fence(const Status& why);
+  /// Goes over to another rail of the peer's, for a batch that the present one does not carry. Does
+  /// nothing while requests are outstanding.
+  void redirect() noexcept;
   /// Ends it for ever: the peer is gone.
   void end() noexcept { ending_ = true; }
 
   bool has_room() const noexcept { return state_ == State::up && queue_->has_room(); }
   bool is_up() const noexcept { return state_ == State::up; }
   bool is_in_flight() const noexcept { return queue_ != nullptr && !queue_->empty(); }
-  bool is_from(std::uint32_t rail) const noexcept { return ends_.pair.from == rail; }
+  bool is_from(std::uint32_t rail) const noexcept { return ends_.from == rail; }
   /// Returns a number that grows with the completed requests.
   std::uint64_t completed() const noexcept { return queue_ != nullptr ? queue_->completed() : 0; }
   /// Returns whether it was given up for a while.
   bool is_refused(base::Time now) const noexcept {
-    return state_ == State::failed && failures_.count >= kMaxFailures && now < failures_.retry_at;
+    return state_ == State::failed && is_exhausted() && now < failures_.retry_at;
   }
+  /// Returns whether the batch's memory is registered with the devices of both ends, as they are
+  /// now; of any that it may have.
+  bool carries(const VerbsBatch& batch) const noexcept;
+  bool may_carry(const VerbsBatch& batch) const noexcept;
   bool has_ended() const noexcept { return state_ == State::ended; }
   /// Returns whether a DeviceCall runs or is about to.
   bool is_changing() const noexcept {
@@ -89,11 +103,17 @@ class OutgoingLink {
   enum class State { idle, making, opening, connecting, up, destroying, failed, ended };
 
   struct Failures {
-    unsigned count = 0;  // without a completed request between them
+    unsigned count = 0;     // of the target, without a completed request between them
+    std::size_t tried = 0;  // targets that were given up before it
     base::Time retry_at{};
     Status last;
   };
 
+  const RailTarget& target() const noexcept { return ends_.there[target_]; }
+  bool is_exhausted() const noexcept {
+    return failures_.count >= kMaxFailures && failures_.tried + 1 >= ends_.there.size();
+  }
+  void next_target() noexcept;
   void make();
   void ask();
   void count_failure(const Status& why) noexcept;
@@ -105,6 +125,7 @@ class OutgoingLink {
 
   const LinkContext context_;
   const LinkEnds ends_;
+  std::size_t target_ = 0;  // of ends_.there
   State state_ = State::idle;
   std::uint64_t epoch_ = 0;
   std::uint32_t psn_ = 0;

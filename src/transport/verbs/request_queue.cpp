@@ -136,7 +136,7 @@ SendFailure RequestQueue::failure_of(const IbvWc& completion) noexcept {
 }
 
 std::optional<SendFailure> RequestQueue::poll(IbvQp& queue_pair) {
-  std::array<IbvWc, 16> completions;
+  std::array<IbvWc, 16> completions{};
   while (count_ != 0) {
     const int count =
         poll_cq(queue_pair.send_cq, static_cast<int>(completions.size()), completions.data());

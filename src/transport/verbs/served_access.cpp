@@ -25,7 +25,7 @@ Status ServedAccess::on_access(std::span<const std::byte> bytes) {
   if (wire == nullptr || !schema::take(wire->token(), token))
     return corrupt_access("malformed request for access");
   const RegionUse use = transport_.use(wire->serial());
-  std::vector<std::uint32_t> rkeys;
+  std::vector<std::uint64_t> rkeys;
   std::uint64_t address = 0;
   bool flush = false;
   Status refused;

@@ -53,8 +53,12 @@ struct RemoteAccess {
   bool refused = false;
   bool flush = false;  ///< Memory of a GPU, which its owner has to flush after writes.
   std::uint64_t address = 0;
-  std::vector<std::uint32_t> rkeys;  ///< By the peer's devices.
+  std::vector<std::uint64_t> rkeys;  ///< By the peer's devices; kNoKey: it has none.
   std::uint32_t batches = 0;         ///< That have it.
+
+  bool has(std::size_t device) const noexcept {
+    return device < rkeys.size() && rkeys[device] < kNoKey;
+  }
 };
 
 /// What a batch borrows: the memory of both sides.

@@ -54,12 +54,17 @@ VerbsEndpoint::VerbsEndpoint(VerbsTransport& transport, VerbsAddress peer, Chann
                             .messages = messages_,
                             .limits = transport.options().limits};
   const auto& here = transport.rails().rails;
-  for (const RailPair& pair : join_rails(here, peer_.rails))
-    links_.push_back(std::make_unique<OutgoingLink>(
-        context, LinkEnds{.pair = pair,
-                          .here = transport.options().rails[pair.from],
-                          .there = peer_.rails[pair.to],
-                          .device = here[pair.from].device}));
+  for (const RailPair& pair : join_rails(here, peer_.rails)) {
+    LinkEnds ends{.from = pair.from,
+                  .here = transport.options().rails[pair.from],
+                  .there = {},
+                  .device = here[pair.from].device};
+    for (std::uint32_t i = 0; i < peer_.rails.size(); ++i) {
+      const auto to = static_cast<std::uint32_t>((pair.to + i) % peer_.rails.size());
+      if (may_join(here[pair.from], peer_.rails[to])) ends.there.push_back({to, peer_.rails[to]});
+    }
+    links_.push_back(std::make_unique<OutgoingLink>(context, std::move(ends)));
+  }
 }
 
 Status VerbsEndpoint::peer_is_gone() const {
@@ -85,8 +90,13 @@ Status VerbsEndpoint::refused(base::Time at) const {
             "RoCE, or the subnets differ"};
   for (const auto& link : links_)
     if (!link->is_refused(at)) return {};
-  const Status& why = links_.front()->why();
-  return why.ok() ? base::no_memory(Scope::peer) : why;
+  return base::or_no_memory([this] {
+    std::string text;
+    for (const auto& link : links_)
+      text +=
+          (text.empty() ? "" : "; ") + (link->why().ok() ? link->describe() : link->why().what());
+    return Status(Code::unreachable, Scope::peer, std::move(text));
+  });
 }
 
 Result<Posted> VerbsEndpoint::post(const Batch& batch) {
@@ -132,7 +142,7 @@ void VerbsEndpoint::pump() {
         std::max(kMinShare, batch->bytes / static_cast<std::uint64_t>(up) + 1);
     for (std::size_t idle = 0; batch->wants_to_send() && idle < links_.size();) {
       OutgoingLink& link = *links_[pace_.next_link++ % links_.size()];
-      if (!link.has_room()) {
+      if (!link.has_room() || !link.carries(*batch)) {
         ++idle;
         continue;
       }
@@ -156,8 +166,30 @@ void VerbsEndpoint::advance(base::Time at) {
     link->advance(at, needed);
     if (link->completed() != before) pace_.moved_at = at;
   }
-  if (!needed || life_.disconnected) return;
-  if (Status why = refused(at); !why.ok()) fail_all(why);
+  if (needed && !life_.disconnected) fail_unreachable(at);
+}
+
+/// Ends the batches that no link carries, now or by another rail of the peer's.
+void VerbsEndpoint::fail_unreachable(base::Time at) {
+  for (const auto& batch : batches_) {
+    if (batch->todo.empty() || batch->stopped()) continue;
+    OutgoingLink* other = nullptr;  // that would carry it by another rail of the peer's
+    const bool reachable = std::ranges::any_of(links_, [&](const auto& link) {
+      if (link->is_refused(at) || !link->may_carry(*batch)) return false;
+      if (link->is_up() && !link->carries(*batch)) {
+        other = link.get();
+        return false;
+      }
+      return true;
+    });
+    if (!reachable && other != nullptr) other->redirect();
+    if (reachable || other != nullptr) continue;
+    const Status why = refused(at);
+    batch->fail(why.ok() ? Status(Code::unreachable, Scope::request,
+                                  "no RDMA devices that reach each other have registered the "
+                                  "memory of both sides")
+                         : why);
+  }
 }
 
 /// Ends the batches that have something left to send.
@@ -211,49 +243,6 @@ std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
                      });
   requested_.advance();
   return completed;
-}
-
-/// Asks for the flush that a batch needs which has moved. Returns false if it needs none.
-bool VerbsEndpoint::flush_later(VerbsBatch& batch) {
-  // The peer's memory is its own once the connection has ended.
-  if (!batch.needs_flush() || (batch.op == Op::write && life_.disconnected)) return false;
-  const std::uint64_t id = flushes_.last_id + 1;
-  if (batch.op == Op::read) {
-    flushes_.own.request(id);
-  } else {
-    flatbuffers::FlatBufferBuilder out;
-    out.Finish(schema::CreateVerbsFlush(out, id));
-    messages_.send(VerbsMessage::flush, out);
-  }
-  batch.flush_id = flushes_.last_id = id;
-  return true;
-}
-
-void VerbsEndpoint::on_flush_done(std::uint64_t id, const Status& status) {
-  if (id == 0) flushes_.ended = true;
-  for (const auto& batch : batches_) {
-    if (batch->flush != VerbsBatch::Flush::asked || batch->flush_id != id) continue;
-    batch->flush = VerbsBatch::Flush::done;
-    if (!status.ok()) batch->fail(status);
-  }
-}
-
-void VerbsEndpoint::advance_flushes() {
-  for (const auto& batch : batches_) {
-    if (batch->flush == VerbsBatch::Flush::asked && batch->op == Op::write && life_.disconnected)
-      batch->flush = VerbsBatch::Flush::done;
-    if (batch->flush == VerbsBatch::Flush::undecided && batch->moved())
-      batch->flush = flush_later(*batch) ? VerbsBatch::Flush::asked : VerbsBatch::Flush::done;
-  }
-  if (incoming_.has_ended() && !flushes_.asked_at_end) {
-    if (transport_.gpu_flush().is_needed())
-      flushes_.own.request(0);
-    else
-      flushes_.ended = true;
-    flushes_.asked_at_end = true;
-  }
-  flushes_.own.advance([this](std::uint64_t id, const Status& s) { on_flush_done(id, s); });
-  flushes_.of_peer.advance([this](std::uint64_t id, const Status& s) { answer_flush(id, s); });
 }
 
 Status VerbsEndpoint::end_of(const VerbsBatch& batch) const {

@@ -72,14 +72,16 @@ class VerbsEndpoint final : public Endpoint {
   void advance(base::Time now);
   void check_canceled(base::Time now);
   Status end_of(const VerbsBatch& batch) const;
+  void fail_unreachable(base::Time at);
   void fail_all(const Status& why);
-  void advance_flushes();
-  bool flush_later(VerbsBatch& batch);
-  void on_flush_done(std::uint64_t id, const Status& status);
   // In verbs_endpoint_messages.cpp.
   Status on_opened(std::span<const std::byte> bytes);
   Status on_granted(std::span<const std::byte> bytes);
   Status on_revoke(std::span<const std::byte> bytes);
+  // In verbs_endpoint_flushes.cpp.
+  void advance_flushes();
+  bool flush_later(VerbsBatch& batch);
+  void on_flush_done(std::uint64_t id, const Status& status);
   Status on_flush(std::span<const std::byte> bytes);
   Status on_flushed(std::span<const std::byte> bytes);
   void answer_flush(std::uint64_t id, const Status& status);

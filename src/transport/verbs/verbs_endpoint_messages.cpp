@@ -72,33 +72,4 @@ Status VerbsEndpoint::on_revoke(std::span<const std::byte> bytes) {
   return {};
 }
 
-Status VerbsEndpoint::on_flush(std::span<const std::byte> bytes) {
-  const auto* wire = verified<schema::VerbsFlush>(bytes);
-  if (wire == nullptr) return {Code::corrupt, Scope::peer, "malformed flush"};
-  if (flushes_.of_peer.size() >= transport_.capabilities().max_inflight)
-    return {Code::corrupt, Scope::peer, "more flushes than there may be batches"};
-  flushes_.of_peer.request(wire->id());
-  advance_flushes();
-  return {};
-}
-
-void VerbsEndpoint::answer_flush(std::uint64_t id, const Status& status) {
-  flatbuffers::FlatBufferBuilder out;
-  const auto what = out.CreateString(status.what().substr(0, kMaxReason));
-  out.Finish(schema::CreateVerbsFlushed(out, id, static_cast<std::uint8_t>(status.code()), what));
-  messages_.send(VerbsMessage::flushed, out);
-}
-
-Status VerbsEndpoint::on_flushed(std::span<const std::byte> bytes) {
-  const auto* wire = verified<schema::VerbsFlushed>(bytes);
-  const auto end = wire == nullptr ? std::nullopt : base::final_code(wire->code());
-  if (!end || wire->id() == 0) return {Code::corrupt, Scope::peer, "malformed flushed"};
-  Status status;
-  if (*end != Code::ok)
-    status =
-        Status(*end, Scope::peer, "by the peer: " + schema::text_of(*wire->what(), kMaxReason));
-  on_flush_done(wire->id(), status);
-  return {};
-}
-
 }  // namespace linkspan::transport::verbs

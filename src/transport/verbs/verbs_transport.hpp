@@ -40,6 +40,8 @@ struct VerbsOptions {
 class VerbsTransport final : public Transport {
  public:
   explicit VerbsTransport(VerbsOptions options);
+  VerbsTransport(const VerbsTransport&) = delete;
+  VerbsTransport& operator=(const VerbsTransport&) = delete;
   ~VerbsTransport() override;
 
   std::string_view name() const noexcept override { return "verbs"; }

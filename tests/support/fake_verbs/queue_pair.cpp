@@ -295,7 +295,7 @@ FAKE_VERBS_EXPORT int ibv_modify_qp(IbvQp* base, IbvQpAttr* attr, int mask) {
   shared.rq_psn = qp.connection.attr.rq_psn;
   shared.min_rnr_timer = qp.connection.attr.min_rnr_timer;
   shared.max_dest_rd_atomic = qp.connection.attr.max_dest_rd_atomic;
-  shared.state = to;
+  shared.state = static_cast<std::uint32_t>(to);
   base->state = to;
   return 0;
 }
