@@ -8,7 +8,8 @@
 // Threads: externally synchronised (under its transport's mutex); create() is OFF THE LOCK.
 // Invariants: create() makes all memory, streams and events; at most kChunks chunks of a
 // RelayStreams are in flight, so a submission never blocks in the driver; queued chunks make
-// progress, except those after a user's stream.
+// progress, except those after a user's stream. If a donor's context is lost, its orders fail, and
+// later ones use one link.
 #pragma once
 
 #include <cstddef>

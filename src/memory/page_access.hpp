@@ -20,7 +20,7 @@ struct PageAccess {
 struct PageRange {
   std::uint64_t begin = 0, end = 0;
   PageAccess access;
-  /// Of a file or a memfd; else anonymous, also shared, as cudaHostAlloc makes it (fact:
+  /// Says whether the pages belong to a file or a memfd. Those of cudaHostAlloc do not (fact:
   /// Identity.PinnedMemoryIsAnonymousAndTheKernelCopiesIt). Set by parse_range().
   bool of_file = false;
 };

@@ -149,7 +149,8 @@ const bool kInitiatorAdded = add_helper(kInitiator, initiator_main);
 
 class CallersCopySilent : public ::testing::Test {
  protected:
-  /// Shows whom a thread that waits for a small write, from memory of that kind, waits with.
+  /// Shows that a silent peer holds the thread that waits for a small write from memory of that
+  /// kind, and nobody else.
   void hold_a_caller(const std::string& near);
   void fall_silent() {
     if (!take(owner_->line().call({{"do", "fall silent"}})).value.get<bool>())

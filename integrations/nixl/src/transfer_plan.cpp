@@ -40,7 +40,7 @@ struct PairFacts {
         remote_base(remote % size),
         first(place) {}
 
-  /// Returns the index on the grid; notes if there is none.
+  /// Returns the index on the grid, and clears `is_grid` if there is none.
   std::uint32_t index_of(std::uint64_t offset, std::uint64_t base) noexcept {
     const std::uint64_t index = divider.divide(offset - base);
     is_grid = is_grid && offset >= base && index <= std::numeric_limits<std::uint32_t>::max() &&
@@ -91,12 +91,19 @@ Status leaves(const DescriptorWithHandle& descriptor, const MemoryHandle& memory
                      std::to_string(memory.address) + ": register all of it as one descriptor");
 }
 
+/// Returns where the first block of each pair goes.
+std::vector<std::size_t> places_of(std::span<const PairFacts> facts) {
+  std::vector<std::size_t> places;
+  places.reserve(facts.size());
+  for (const PairFacts& fact : facts) places.push_back(fact.first);
+  return places;
+}
+
 /// Returns the values in the order of the pairs' places, of which each takes its next one.
 std::vector<std::uint32_t> in_places(const std::vector<std::uint32_t>& values,
                                      const std::vector<std::uint32_t>& pair_of,
                                      std::span<const PairFacts> facts) {
-  std::vector<std::size_t> next;
-  for (const PairFacts& fact : facts) next.push_back(fact.first);
+  std::vector<std::size_t> next = places_of(facts);
   std::vector<std::uint32_t> out(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) out[next[pair_of[i]]++] = values[i];
   return out;
@@ -165,8 +172,7 @@ Result<TransferPlan> TransferPlan::make(std::span<const DescriptorWithHandle> lo
   }
   if (!std::ranges::all_of(facts, &PairFacts::is_grid)) {
     out.blocks_.resize(local.size());
-    std::vector<std::size_t> next;
-    for (const PairFacts& fact : facts) next.push_back(fact.first);
+    std::vector<std::size_t> next = places_of(facts);
     for (std::size_t i = 0; i < local.size(); ++i) {
       const TransferPlan::Pair& pair = out.pairs_[pair_of[i]];
       out.blocks_[next[pair_of[i]]++] = {local[i].address - pair.local->address,

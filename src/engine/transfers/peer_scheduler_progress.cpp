@@ -255,7 +255,7 @@ void PeerScheduler::wait(const TransferState& transfer, base::Time begin, base::
     } else {
       std::this_thread::yield();
     }
-    copy();  // of which a look may have begun more
+    copy();  // what the look above has begun
     if (!is_quiet()) now = clock.now();
   }
   --waiters_;

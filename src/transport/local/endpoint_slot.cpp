@@ -9,8 +9,6 @@ namespace {
 /// Marks a CallersCopy::id that is a SecondCopy::id and not the ticket of an order.
 constexpr std::uint64_t kOfSlot = std::uint64_t{1} << 63;
 
-static_assert(kSlotBatchBytes <= PinnedSlots::kSlotBytes);
-
 }  // namespace
 
 /// Starts the first copy: the GPU's of a write, the kernel's of a read.

@@ -6,7 +6,7 @@ Result<std::unique_ptr<PinnedSlots>> PinnedSlots::create(cuda::Topology& topolog
                                                          const cuda::Device& device) {
   const auto scope = device.enter();
   if (!scope.ok()) return scope.status();
-  auto memory = cuda::PinnedBuffer::create(*scope, kSlots * kSlotBytes);
+  auto memory = cuda::PinnedBuffer::create(*scope, kSlots * kSlotBatchBytes);
   if (!memory.ok()) return memory.status();
   // Freeing it waits for work in flight on the GPU.
   return std::unique_ptr<PinnedSlots>(new PinnedSlots(cuda::DeferredDestroyer::end_by(

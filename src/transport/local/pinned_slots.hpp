@@ -4,7 +4,7 @@
 // On the path of a byte: between the two copies of such a batch. The GPU copies to or from a slot,
 // the kernel between the slot and the peer's memory, and nothing wakes the peer.
 // Threads: under SharedCopiers::mutex, except create().
-// Invariants: nothing touches a slot that is not acquired.
+// Invariants: nothing touches a slot that is not acquired. A slot has room for any such batch.
 #pragma once
 
 #include <bitset>
@@ -14,13 +14,13 @@
 
 #include "cuda/memory.hpp"
 #include "cuda/topology.hpp"
+#include "transport/local/route.hpp"
 
 namespace linkspan::transport::local {
 
 class PinnedSlots {
  public:
   static constexpr unsigned kSlots = 16;
-  static constexpr std::uint64_t kSlotBytes = std::uint64_t{64} << 10;
 
   /// A slot that is released with this object, which must not outlive its PinnedSlots.
   class Acquired {
@@ -36,7 +36,7 @@ class PinnedSlots {
       if (owner_ != nullptr) owner_->used_.reset(index_);
     }
     std::uint64_t address() const noexcept {
-      return reinterpret_cast<std::uintptr_t>(owner_->memory_->data()) + index_ * kSlotBytes;
+      return reinterpret_cast<std::uintptr_t>(owner_->memory_->data()) + index_ * kSlotBatchBytes;
     }
 
    private:
