@@ -131,14 +131,14 @@ TEST_P(EngineSlot, EndsAllWhenThePeerIsKilled) {
   EXPECT_FALSE(finished(submit(std::span(&block, 1))).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Every, EngineSlot,
-    ::testing::Combine(::testing::Values(Op::write, Op::read),
-                       ::testing::Values(kKinds[2], kKinds[3])),
-    [](const auto& param) {
-      const char* const op = std::get<0>(param.param) == Op::write ? "writes_to_" : "reads_from_";
-      return op + std::string(std::get<1>(param.param).name);
-    });
+INSTANTIATE_TEST_SUITE_P(Every, EngineSlot,
+                         ::testing::Combine(::testing::Values(Op::write, Op::read),
+                                            ::testing::Values(kKinds[2], kKinds[3])),
+                         [](const auto& param) {
+                           const char* const op =
+                               std::get<0>(param.param) == Op::write ? "writes_to_" : "reads_from_";
+                           return op + std::string(std::get<1>(param.param).name);
+                         });
 
 }  // namespace engine_slot_test
 }  // namespace linkspan::test
