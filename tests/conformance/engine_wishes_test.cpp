@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "tests/conformance/engine_world.hpp"
-#include "tests/support/sanitizers.hpp"
+#include "tests/support/fake_cuda/controls.hpp"
 
 namespace linkspan::test {
 namespace engine_wishes_test {
@@ -188,17 +188,15 @@ TEST_P(EngineCalibrated, MovesAndSaysByWhichRates) {
   if (!take(topology()->activate(topology()->devices()[0].uuid))->kernels().ok())
     GTEST_SKIP() << "needs a build with kernels";
   auto it = std::make_unique<Measuring>(near, far);
-#if !defined(LINKSPAN_SANITIZER)  // beside which 100 ms may be too few for the simulated driver
-  // Beside other suites they may be too few at times: an Engine that has run out of them keeps the
-  // rates that are built in.
+  // An Engine that has run out of its 100 ms keeps the rates that are built in. On a GPU that
+  // happens at times, beside other suites; the simulated driver may never be quick enough.
   bool measured = it->measures_in(1s);
-  for (int again = 0; again < 10 && !measured; ++again) {
+  for (int again = 0; again < 3 && !measured; ++again) {
     it.reset();
     it = std::make_unique<Measuring>(near, far);
     measured = it->measures_in(1s);
   }
-  EXPECT_TRUE(measured);
-#endif
+  EXPECT_TRUE(measured || FakeCuda::find());
   const std::vector<Block> one = {{5, 1'000'003, 2'000'001}},
                            three = {{0, 70'001, 8}, {200'000, 0, 8}, {500'001, 500'003, 999}};
   std::uint64_t seed = 10;
