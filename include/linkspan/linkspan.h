@@ -348,7 +348,7 @@ typedef struct linkspan_transfer_options {
   int32_t low_latency; /* 0 or 1 */
   int32_t copy_ctas;   /* -1: the Engine's */
   int32_t checksum;    /* 0 or 1 */
-  int32_t reserved;    /* 0 */
+  int32_t failover;    /* 0 or 1 */
 } linkspan_transfer_options;
 
 /* `op` is LINKSPAN_WRITE or LINKSPAN_READ. */
@@ -567,7 +567,7 @@ LINKSPAN_C_API const char* linkspan_explanation_refused_reason(
   { .size = sizeof(linkspan_shape) }
 
 #define LINKSPAN_TRANSFER_OPTIONS_INIT \
-  { .size = sizeof(linkspan_transfer_options), .copy_ctas = -1 }
+  { .size = sizeof(linkspan_transfer_options), .copy_ctas = -1, .failover = 1 }
 
 #define LINKSPAN_CAPTURE_OPTIONS_INIT \
   { .size = sizeof(linkspan_capture_options), .copy_ctas = -1 }

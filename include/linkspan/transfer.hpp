@@ -51,6 +51,10 @@ struct TransferOptions {
   /// the transfer may cause a mismatch too. Costs one pass over the bytes on each side.
   /// unsupported: any other path, and send() and recv().
   bool checksum = false;
+  /// Goes on over the next transport, such as TCP, with what is left if the transport that carries
+  /// it fails while the peer lives. The handle, the deadline and the one notification stay. false,
+  /// or `require` is set: the transfer ends `unreachable`.
+  bool failover = true;
 };
 
 class LINKSPAN_API Transfer {

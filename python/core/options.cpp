@@ -118,10 +118,12 @@ TransferOptions transfer_options(const nb::kwargs& options, const PyRegion* loca
         parsed.copy_ctas = option<unsigned>(value, "copy_ctas", "a whole number from 0 on");
     } else if (name == "checksum") {
       parsed.checksum = option<bool>(value, "checksum", "True or False");
+    } else if (name == "failover") {
+      parsed.failover = option<bool>(value, "failover", "True or False");
     } else {
       throw nb::type_error(("unknown option \"" + std::string(name) +
                             "\"; there are deadline, notification, after, release, require, "
-                            "low_latency, copy_ctas, checksum")
+                            "low_latency, copy_ctas, checksum, failover")
                                .c_str());
     }
   }

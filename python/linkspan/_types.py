@@ -52,3 +52,7 @@ class TransferOptions(TypedDict, total=False):
     """CRC32C of what goes over TCP, from memory to memory; what differs raises CorruptError, and
     the bytes at the destination are not to be used. Refused as unsupported on other ways, and of
     send and recv."""
+    failover: bool
+    """True, the default: goes on over the next transport, such as TCP, with what is left if the
+    transport that carries it fails while the peer lives. False, or `require` is set: it raises
+    UnreachableError."""

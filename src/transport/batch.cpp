@@ -214,6 +214,12 @@ std::vector<Block> blocks_of(const Pages& p) {
   return blocks;
 }
 
+std::vector<Block> blocks_of(const BatchShape& shape) {
+  if (const auto* const pages = std::get_if<Pages>(&shape)) return blocks_of(*pages);
+  const auto blocks = std::get<std::span<const Block>>(shape);
+  return {blocks.begin(), blocks.end()};
+}
+
 Status check_block(const Block& b, std::uint64_t here, std::uint64_t there) {
   if (!fits(b.local_offset, b.bytes, here))
     return bad(text(b) + " leaves the local region of " + std::to_string(here) + " bytes");

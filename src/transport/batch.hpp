@@ -63,6 +63,8 @@ std::uint32_t last_page(std::uint64_t base, std::uint64_t page_bytes, std::uint6
 /// Converts checked pages to blocks. Requires indices that a CPU can read. Returns no block for
 /// pages of 0 bytes.
 std::vector<Block> blocks_of(const Pages& pages);
+/// Requires page lists that are not on a GPU.
+std::vector<Block> blocks_of(const BatchShape& shape);
 
 BatchSummary summary_of(std::span<const Block> blocks) noexcept;
 BatchSummary summary_of(const Pages& pages) noexcept;      ///< Requires checked pages.

@@ -181,6 +181,9 @@ struct Completion {
   std::uint64_t cookie = 0;
   Status status;  ///< OK: visible to CPU code and kernels that start after they learn of it.
   PathTaken path{};
+  /// Where the transport itself has failed, which is `unreachable` with Scope::transport: what is
+  /// left of the batch, for another transport. Of a batch that took pairs of Batch::more: empty.
+  std::vector<Block> unfinished{};
 };
 
 /// Receives what progress() delivers. An interface, because to make a std::function may allocate.

@@ -283,7 +283,7 @@ PIN(offsetof(linkspan_transfer_options, release) == 72);
 PIN(offsetof(linkspan_transfer_options, low_latency) == 104);
 PIN(offsetof(linkspan_transfer_options, copy_ctas) == 108);
 PIN(offsetof(linkspan_transfer_options, checksum) == 112);
-PIN(offsetof(linkspan_transfer_options, reserved) == 116);
+PIN(offsetof(linkspan_transfer_options, failover) == 116);
 
 /* The defaults are C99: no warning of a member that they do not name. */
 extern const linkspan_engine_options pinned_engine_options;

@@ -152,6 +152,7 @@ def test_options(pair: Pair) -> None:
     pair.peer.write(
         region, remote, deadline=5, notification=b"after it", after=None, release=None,
         require="same_process", low_latency=True, copy_ctas=4, checksum=False,
+        failover=False,
     ).wait(10)
     assert pair.there.notifications(5) == [(pair.back.id, b"after it")]
     for options, error, said in [
@@ -162,6 +163,7 @@ def test_options(pair: Pair) -> None:
         ({"low_latency": "yes"}, TypeError, "True or False"),
         ({"require": 5}, TypeError, "beginning of a path"),
         ({"checksum": 1}, TypeError, "True or False"),
+        ({"failover": None}, TypeError, "True or False"),
         ({"checksum": True}, linkspan.UnsupportedError, "makes no checksums"),
         ({"notification": "text"}, TypeError, "bytes"),
         ({"after": 0}, ValueError, "legacy"),

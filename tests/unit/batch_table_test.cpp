@@ -19,8 +19,8 @@ class BatchTableTest : public ::testing::Test {
   /// Returns what handle() has reported.
   Handled handle() {
     Handled all;
-    table_.handle([&](TransferState& transfer, const transport::Completion& completion) {
-      all.emplace_back(&transfer, name_of(completion.status.code()));
+    table_.handle([&](const PostedBatch& batch, const transport::Completion& completion) {
+      all.emplace_back(batch.of, name_of(completion.status.code()));
     });
     return all;
   }
@@ -38,7 +38,8 @@ class BatchTableTest : public ::testing::Test {
 };
 
 TEST_F(BatchTableTest, ReportsEachCompletionOnceInTheirOrder) {
-  const auto a = table_.add(first_, 0), b = table_.add(second_, 0), c = table_.add(first_, 0);
+  const auto a = table_.add(first_, 0, 0), b = table_.add(second_, 0, 0),
+             c = table_.add(first_, 0, 0);
   table_.complete({c, {}});
   table_.complete({b, {Code::corrupt, Scope::request, "a sum differs"}});
   EXPECT_EQ(handle(), (Handled{{&first_, "ok"}, {&second_, "corrupt"}}));
@@ -48,12 +49,12 @@ TEST_F(BatchTableTest, ReportsEachCompletionOnceInTheirOrder) {
 }
 
 TEST_F(BatchTableTest, IgnoresACompletion_OfABatchThatIsNotInFlight) {
-  const auto refused = table_.add(first_, 0);
+  const auto refused = table_.add(first_, 0, 0);
   table_.remove(refused);
   table_.complete({refused, {}});
   table_.complete({12345, {}});
   EXPECT_EQ(handle(), Handled{});
-  const auto again = table_.add(second_, 0);
+  const auto again = table_.add(second_, 0, 0);
   EXPECT_NE(again, refused) << "a late Completion of the old batch would end the new one";
   table_.complete({refused, {}});
   EXPECT_EQ(handle(), Handled{});
@@ -63,9 +64,9 @@ TEST_F(BatchTableTest, IgnoresACompletion_OfABatchThatIsNotInFlight) {
 }
 
 TEST_F(BatchTableTest, ListsTheBatchesOfOneTransfer_WithTheTransportOfEach) {
-  const auto a = table_.add(first_, 0);
-  table_.add(second_, 0);
-  const auto c = table_.add(first_, 2);
+  const auto a = table_.add(first_, 0, 0);
+  table_.add(second_, 0, 0);
+  const auto c = table_.add(first_, 2, 0);
   EXPECT_EQ(batches_of(first_), (Posted{{a, 0}, {c, 2}}));
   table_.complete({a, {}});
   (void)handle();
@@ -75,12 +76,12 @@ TEST_F(BatchTableTest, ListsTheBatchesOfOneTransfer_WithTheTransportOfEach) {
 TEST_F(BatchTableTest, AllocatesNothingForACompletion_WhenEachBatchOfManyCompletes) {
   constexpr std::size_t kBatches = 1000;
   std::vector<std::uint64_t> cookies;
-  for (std::size_t i = 0; i < kBatches; ++i) cookies.push_back(table_.add(first_, 0));
+  for (std::size_t i = 0; i < kBatches; ++i) cookies.push_back(table_.add(first_, 0, 0));
   std::size_t handled = 0;
   test::fail_each_allocation(
       [&] {
         for (const std::uint64_t cookie : std::exchange(cookies, {})) table_.complete({cookie, {}});
-        table_.handle([&](TransferState&, const transport::Completion&) { ++handled; });
+        table_.handle([&](const PostedBatch&, const transport::Completion&) { ++handled; });
       },
       [](bool threw) { EXPECT_FALSE(threw) << "a Completion was lost"; });
   EXPECT_EQ(handled, kBatches);

@@ -157,10 +157,10 @@ TEST_F(CApiPair, WhatIsPreparedIsPostedWholeOrInPart) {
 TEST_F(CApiPair, AChecksumIsAskedForByTheOptions) {
   const linkspan_block block = {0, 0, 1000};
   const linkspan_shape shape = shape_of(block);
-  const auto submit = [&](std::int32_t checksum, std::int32_t reserved) {
+  const auto submit = [&](std::int32_t checksum, std::int32_t failover) {
     linkspan_transfer_options options = LINKSPAN_TRANSFER_OPTIONS_INIT;
     options.checksum = checksum;
-    options.reserved = reserved;
+    options.failover = failover;
     TransferC transfer;
     return linkspan_peer_submit(peer_, LINKSPAN_WRITE, local_, remote_, &shape, &options,
                                 &transfer);
@@ -170,7 +170,9 @@ TEST_F(CApiPair, AChecksumIsAskedForByTheOptions) {
   EXPECT_TRUE(says("local makes no checksums")) << linkspan_last_error();
   EXPECT_EQ(submit(2, 0), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("checksum is 2; from 0 to 1")) << linkspan_last_error();
-  EXPECT_EQ(submit(0, 1), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_OK(submit(0, 1));
+  EXPECT_EQ(submit(0, 2), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("failover is 2; from 0 to 1")) << linkspan_last_error();
 }
 
 TEST_F(CApiPair, NamesTheKindOfAStream_WhenThereIsNoSuchKind) {

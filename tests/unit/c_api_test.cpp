@@ -69,7 +69,7 @@ TEST(CApi, SetsOtherMembersToZero_WhenAMacroNamesSome) {
   EXPECT_EQ(transfer.copy_ctas, -1);
   EXPECT_TRUE(transfer.deadline == 0 && transfer.notification == nullptr &&
               transfer.notification_bytes == 0 && transfer.require == nullptr &&
-              transfer.low_latency == 0 && transfer.checksum == 0 && transfer.reserved == 0);
+              transfer.low_latency == 0 && transfer.checksum == 0 && transfer.failover == 1);
   for (const linkspan_stream& stream : {transfer.after, transfer.release})
     EXPECT_TRUE(stream.kind == LINKSPAN_STREAM_NONE && stream.handle == nullptr);
 

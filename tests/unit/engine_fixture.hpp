@@ -97,10 +97,11 @@ class FakeEndpoint final : public transport::Endpoint {
     change([&] { served_ = served; });
   }
   /// Makes the next progress() deliver the Completion of a batch in flight.
-  void complete(std::uint64_t cookie, const Status& status = {}, std::string_view path = "") {
+  void complete(std::uint64_t cookie, const Status& status = {}, std::string_view path = "",
+                const std::vector<Block>& unfinished = {}) {
     change([&] {
       EXPECT_EQ(std::erase(in_flight_, cookie), 1u) << "not in flight: " << cookie;
-      due_.push_back({cookie, status, {.path = path}});
+      due_.push_back({cookie, status, {.path = path}, unfinished});
     });
   }
   /// Completes the batches in flight.

@@ -158,8 +158,8 @@ Result<TransferOptions> transfer_options(const linkspan_transfer_options* given)
                       .low_latency = fields.flag("low_latency", c->low_latency),
                       .copy_ctas = fields.optional("copy_ctas", c->copy_ctas),
                       .require = or_empty(c->require),
-                      .checksum = fields.flag("checksum", c->checksum)};
-  (void)fields.number("reserved", c->reserved, 0, 0);
+                      .checksum = fields.flag("checksum", c->checksum),
+                      .failover = fields.flag("failover", c->failover)};
   if (!fields.status().ok()) return fields.status();
   return out;
 }

@@ -131,9 +131,10 @@ void PeerCounters::succeeded(std::string_view path, Work work, std::uint64_t byt
 }
 
 void PeerCounters::add(const PeerCounters& other) noexcept {
-  for (const PeerCounter each : {&PeerCounters::started, &PeerCounters::notifications_sent,
-                                 &PeerCounters::notifications_received, &PeerCounters::imports,
-                                 &PeerCounters::imports_failed, &PeerCounters::keys_sent})
+  for (const PeerCounter each :
+       {&PeerCounters::started, &PeerCounters::notifications_sent,
+        &PeerCounters::notifications_received, &PeerCounters::imports,
+        &PeerCounters::imports_failed, &PeerCounters::keys_sent, &PeerCounters::failovers})
     this->*each += other.*each;
   const auto sum_up = [](auto& into, const auto& from) {
     for (std::size_t i = 0; i < into.size(); ++i) into[i] += from[i];
@@ -183,6 +184,9 @@ std::string metrics_text(const EngineMetrics& m) {
               &PeerCounters::imports_failed);
   peer_family(text, m, "keys_sent_total", "Regions of ours whose keys the peer asked for.",
               &PeerCounters::keys_sent);
+  peer_family(text, m, "failovers_total",
+              "Batches that went on over another transport because theirs had failed.",
+              &PeerCounters::failovers);
   text.family("copies_total", "counter", "Orders to a copier, for peers as well.");
   for (const transport::CopyCount& each : m.copies)
     text.sample({{"copier", each.copier}}, each.orders);

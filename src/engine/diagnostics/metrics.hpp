@@ -52,7 +52,7 @@ struct PeerCounters {
 
   std::uint64_t started = 0;
   std::uint64_t notifications_sent = 0, notifications_received = 0;
-  std::uint64_t imports = 0, imports_failed = 0, keys_sent = 0;
+  std::uint64_t imports = 0, imports_failed = 0, keys_sent = 0, failovers = 0;
   std::array<std::uint64_t, kCodes> failed{};
   std::array<PathCounters, kPaths> paths{};
 

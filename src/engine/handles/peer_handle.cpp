@@ -165,7 +165,7 @@ Result<Explanation> Peer::explain(Op op, const Region& local, const RemoteRegion
   return on(impl_, [&](auto& impl) -> Result<Explanation> {
     const auto between = impl.services().submission.resolve(id_, op, local, remote);
     if (!between.ok()) return between.status();
-    return impl.services().submission.explain(
+    return impl.services().submission.explain_failover(
         *between, {.blocks = blocks, .bytes = bytes, .hints = engine::hints_of(options)});
   });
 }

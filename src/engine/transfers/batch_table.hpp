@@ -16,13 +16,19 @@ namespace linkspan::engine {
 
 struct TransferState;
 
+struct PostedBatch {
+  TransferState* of = nullptr;
+  std::size_t transport = 0, pair = 0;
+};
+
 class BatchTable final : public transport::CompletionSink {
  public:
-  /// Adds a batch of `transfer` and makes room for its Completion. Returns the cookie.
-  std::uint64_t add(TransferState& transfer, std::size_t transport) {
+  /// Adds a batch of that pair of regions of `transfer` and makes room for its Completion. Returns
+  /// the cookie.
+  std::uint64_t add(TransferState& transfer, std::size_t transport, std::size_t pair) {
     for (auto* const each : {&completions_, &handled_})
       if (each->capacity() < batches_.size() + 1) each->reserve(2 * (batches_.size() + 1));
-    return batches_.insert({&transfer, transport});
+    return batches_.insert({&transfer, transport, pair});
   }
   /// Removes a batch that no Endpoint has accepted.
   void remove(std::uint64_t cookie) { batches_.extract(cookie); }
@@ -38,20 +44,16 @@ class BatchTable final : public transport::CompletionSink {
   void complete(transport::Completion&& completion) override {
     completions_.push_back(std::move(completion));
   }
-  /// Calls `act(transfer, completion)` for each Completion since the last call, in their order.
+  /// Calls `act(batch, completion)` for each Completion since the last call, in their order.
   template <class Act>
   void handle(Act act) {
     handled_.clear();
     handled_.swap(completions_);  // both keep their capacity
     for (transport::Completion& completion : handled_)
-      if (const auto batch = batches_.extract(completion.cookie)) act(*batch->of, completion);
+      if (const auto batch = batches_.extract(completion.cookie)) act(*batch, completion);
   }
 
  private:
-  struct PostedBatch {
-    TransferState* of = nullptr;
-    std::size_t transport = 0;
-  };
   base::HandleTable<PostedBatch> batches_;  // by cookie
   std::vector<transport::Completion> completions_, handled_;
 };

@@ -6,6 +6,7 @@
 
 #include "base/no_memory.hpp"
 #include "engine/transfers/completion_queue.hpp"
+#include "transport/batch.hpp"
 
 namespace linkspan::engine {
 
@@ -93,18 +94,19 @@ void PeerScheduler::dismiss(const TransferState& transfer) {
 /// Returns true if the transport cannot wait for the user's stream, so the PeerScheduler does.
 bool PeerScheduler::must_wait_for_stream(const Status& status, const TransferState& transfer) {
   return status.code() == Code::unsupported && transfer.streams.mark &&
-         transfer.batches.posted_of_pair == 0;
+         transfer.batches.next.batch == 0;
 }
 
 Status PeerScheduler::post_next(TransferState& transfer) {
-  const auto [between, plan, index, kept] = transfer.next_batch();
+  const auto [between, pair, transport, plan, index, kept] = transfer.next_batch();
   const transport::BatchShape shape = plan.batch(index, scratch_);
   // A pair without bytes has no path: it keeps that of the batches before.
   const auto* const blocks = std::get_if<std::span<const Block>>(&shape);
   const bool has_path = transfer.batches.posted == 0 || blocks == nullptr || !blocks->empty();
-  const std::uint64_t cookie = batches_.add(transfer, between.transport);
-  transport::Endpoint& endpoint = *endpoints_.at(between.transport);
-  const PairsAfterNext more(transfer);
+  const std::uint64_t cookie = batches_.add(transfer, transport, pair);
+  transport::Endpoint& endpoint = *endpoints_.at(transport);
+  std::optional<PairsAfterNext> more;
+  if (transfer.batches.failover.moved.empty()) more.emplace(transfer);
   const bool user_copies = transfer.by_user.allowed && transfer.batches.count == 1;
   const auto post = [&](const transport::Batch& batch) {
     return base::or_no_memory([&] { return endpoint.post(batch); });
@@ -112,11 +114,11 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   auto posted = post(
       {.op = transfer.op,
        .local = &between.local->region(),
-       .remote = between.remote->mappings[between.transport].get(),
+       .remote = between.remote->mappings[transport].get(),
        .shape = shape,
        .checked = plan.checked,
        .kept = kept,
-       .more = &more,
+       .more = more ? &*more : nullptr,
        .first = plan.first(index),
        .indices_gpu = plan.indices_gpu,
        .streams = {.after = transfer.streams.mark ? &**transfer.streams.mark : nullptr,
@@ -133,8 +135,15 @@ Status PeerScheduler::post_next(TransferState& transfer) {
   if (!posted.ok()) {
     const Status& status = posted.status();
     batches_.remove(cookie);
+    if (plan.indices_gpu == GpuUuid{} && fails_over({&transfer, transport, pair}, status)) {
+      std::vector<Block> left = transport::blocks_of(shape);
+      transfer.count_posted(0);
+      --transfer.batches.in_flight;
+      move_over({&transfer, transport, pair}, status, std::move(left));
+      return post_next(transfer);
+    }
     const bool names_pair = transfer.pairs && status.code() != Code::no_resource;
-    return names_pair ? status_of_pair(transfer.batches.pair, status) : status;
+    return names_pair ? status_of_pair(pair, status) : status;
   }
   if (has_path) transfer.batches.path_taken = posted->path;
   transfer.notification.in_batch = posted->notifies;

@@ -202,6 +202,12 @@ class PeerScheduler final : private RendezvousHost {
   void dismiss(const TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void pump() LINKSPAN_REQUIRES(mutex_);
   Status post_next(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
+  // In peer_scheduler_failover.cpp.
+  std::size_t transport_after(const PostedBatch& batch) const LINKSPAN_REQUIRES(mutex_);
+  bool fails_over(const PostedBatch& batch, const Status& why) const LINKSPAN_REQUIRES(mutex_);
+  void move_over(const PostedBatch& batch, const Status& why, std::vector<Block> left)
+      LINKSPAN_REQUIRES(mutex_);
+  void move_over(const PostedBatch& batch, transport::Completion& failed) LINKSPAN_REQUIRES(mutex_);
   static bool must_wait_for_stream(const Status& status, const TransferState& transfer);
   bool resume(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
   bool resume_copy(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);

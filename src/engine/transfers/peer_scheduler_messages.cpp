@@ -87,6 +87,7 @@ Status PeerScheduler::copy(TransferState& whole) {
   copy->transport = *transport;
   copy->batches.own = make_plan({block}, transports_[*transport]->capabilities());
   copy->batches.count = copy->batches.own.batches;
+  copy->batches.failover.allowed = x.require.empty() && x.offer.memory.require.empty();
   copy->whole = &whole;
   copy->ending.submitted = base::Clock::steady().now();
   copy->ending.deadline = base::Time::max();  // the whole's deadline applies

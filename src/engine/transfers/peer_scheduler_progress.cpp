@@ -161,9 +161,12 @@ std::size_t PeerScheduler::advance(base::Time now) {
                                   no_thread_safety_analysis) { return resume(transfer); });
     });
   endpoints_.progress(batches_);
-  batches_.handle([&](TransferState& transfer,
+  batches_.handle([&](const PostedBatch& posted,
                       transport::Completion& batch) LINKSPAN_TSA(no_thread_safety_analysis) {
+    TransferState& transfer = *posted.of;
     --transfer.batches.in_flight;
+    if (!batch.unfinished.empty())
+      try_step([&]() LINKSPAN_REQUIRES(mutex_) { move_over(posted, batch); });
     if (!batch.path.path.empty()) transfer.batches.path_taken = batch.path;
     if (!batch.status.ok() && transfer.ending.first_error.ok()) {
       transfer.ending.first_error = std::move(batch.status);

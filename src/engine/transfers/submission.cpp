@@ -248,6 +248,7 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
   if (!streams.ok()) return streams.status();
   transfer->bytes = size.bytes;
   transfer->batches.hints = size.hints;
+  transfer->batches.failover.allowed = options.failover && options.require.empty();
   transfer->batches.count_all(transfer->all_pairs().size());
   transfer->streams.adopt(*streams);
   transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
@@ -323,6 +324,23 @@ Result<Explanation> Submission::explain(const TransferEndpoints& between,
     return Status(Code::disconnected, Scope::peer,
                   "peer " + std::to_string(between.peer) + " is gone");
   return peer->explain(between, size);
+}
+
+Result<Explanation> Submission::explain_failover(TransferEndpoints between,
+                                                 const transport::BatchSummary& size) const {
+  std::vector<PathRefusal> failed;
+  while (true) {
+    auto explained = explain(between, size);
+    if (!explained.ok()) return explained;
+    const std::size_t next = transport_from(*between.remote, between.transport + 1);
+    if (!explained->path.empty() || next == between.remote->mappings.size()) {
+      explained->refused.insert(explained->refused.begin(), failed.begin(), failed.end());
+      return explained;
+    }
+    failed.push_back({std::string(context_.transports[between.transport]->name()),
+                      std::move(explained->reason)});
+    between.transport = next;
+  }
 }
 
 }  // namespace linkspan::engine

@@ -66,8 +66,12 @@ class Submission {
   Submitted copy(std::uint64_t peer, Op op, const memory::RegionId& local,
                  const std::shared_ptr<ImportedRegion>& remote, std::size_t transport,
                  const Block& block) const;
+  /// Explains the path of the transport that `between` names. Empty: it has none.
   Result<Explanation> explain(const TransferEndpoints& between,
                               const transport::BatchSummary& size) const;
+  /// Explains the first transport that has a path, from that one on. Those before it are refused.
+  Result<Explanation> explain_failover(TransferEndpoints between,
+                                       const transport::BatchSummary& size) const;
   /// Returns the deadline of a transfer that is submitted now.
   base::Time deadline_of(const TransferOptions& options, base::Time now) const;
   /// Makes the release stream wait for an event in our stream, or for a StreamBlocker that the end

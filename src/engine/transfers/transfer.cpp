@@ -7,17 +7,28 @@
 namespace linkspan::engine {
 
 TransferState::NextBatch TransferState::next_batch() const noexcept {
-  const PairPlan copied = batches.of_pair(batches.pair);
-  return {all_pairs()[batches.pair], *copied.plan, batches.posted_of_pair, copied.kept};
+  if (!batches.failover.moved.empty()) {
+    const MovedBatch& moved = batches.failover.moved.front();
+    return {
+        all_pairs()[moved.pair], moved.pair, moved.transport, moved.plan, moved.posted, nullptr};
+  }
+  const PairPlan copied = batches.of_pair(batches.next.pair);
+  const TransferEndpoints& between = all_pairs()[batches.next.pair];
+  return {between,      batches.next.pair,  between.transport,
+          *copied.plan, batches.next.batch, copied.kept};
 }
 
 void TransferState::count_posted(std::size_t joined) noexcept {
   const std::size_t of_pair = next_batch().plan.batches;
   batches.posted += 1 + joined;
   ++batches.in_flight;
-  if (++batches.posted_of_pair < of_pair) return;
-  batches.posted_of_pair = 0;
-  batches.pair += 1 + joined;
+  if (!batches.failover.moved.empty()) {
+    if (++batches.failover.moved.front().posted == of_pair) batches.failover.moved.pop_front();
+    return;
+  }
+  if (++batches.next.batch < of_pair) return;
+  batches.next.batch = 0;
+  batches.next.pair += 1 + joined;
 }
 
 std::size_t PairsAfterNext::alike(std::size_t most) const {

@@ -64,6 +64,23 @@ struct PreparedState {
   bool uniform() const noexcept { return plans.size() == 1; }
 };
 
+/// A batch of the plan of a pair of regions.
+struct BatchPosition {
+  std::size_t pair = 0, batch = 0;
+};
+
+/// What is left of a batch whose transport has failed.
+struct MovedBatch {
+  std::size_t pair = 0, transport = 0;  // the regions, and what carries it now
+  Plan plan;
+  std::size_t posted = 0;
+};
+
+struct TransferFailover {
+  bool allowed = true;          // TransferOptions::failover, where it applies
+  std::list<MovedBatch> moved;  // are posted before the others; counted by TransferBatches::count
+};
+
 /// The batches of a transfer: its plan, and how much of it is posted.
 struct TransferBatches {
   Plan own;                       // of all pairs of regions, unless `common` or `by_pair` is set
@@ -73,7 +90,8 @@ struct TransferBatches {
   std::shared_ptr<PreparedState> prepared;  // what is posted of it, until quiet; also handles'
   std::size_t count = 0;                    // of the plans of all pairs
   std::size_t posted = 0, in_flight = 0;
-  std::size_t pair = 0, posted_of_pair = 0;  // of the pairs of regions: the next to be posted
+  BatchPosition next;  // to be posted
+  TransferFailover failover;
   transport::TransferHints hints;
   transport::PathTaken path_taken;  // by the last batch, or by the copy of a two-sided transfer
 
@@ -131,6 +149,7 @@ struct TransferState : TransferPairs {
   /// A batch that is not posted yet.
   struct NextBatch {
     const TransferEndpoints& between;
+    std::size_t pair, transport;
     const Plan& plan;
     std::size_t index;  // in the plan
     const transport::KeptPages* kept;
@@ -164,7 +183,7 @@ class PairsAfterNext final : public transport::WaitingPairs {
  public:
   explicit PairsAfterNext(const TransferState& transfer)
       : transfer_(transfer),
-        first_(transfer.batches.pair + 1),
+        first_(transfer.batches.next.pair + 1),
         count_(transfer.next_batch().plan.batches == 1 ? transfer.all_pairs().size() - first_ : 0) {
   }
 

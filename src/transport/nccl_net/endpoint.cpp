@@ -100,7 +100,8 @@ std::vector<Served> NcclNetEndpoint::served() const {
 
 Result<Posted> NcclNetEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
-  if (Status status = transport_.check_memory(batch.local->facts()); !status.ok()) return status;
+  if (Status status = transport_.check_memory(batch.local->facts()); !status.ok())
+    return Status(Code::unreachable, Scope::transport, status.what());
   auto resolved = transport_.check(batch, peer_.incarnation);
   if (!resolved.ok()) return resolved.status();
   if (own_batches_.size() >= transport_.capabilities().max_inflight) return Status::no_resource();
