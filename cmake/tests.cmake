@@ -32,6 +32,25 @@ if(fake_sources)
   target_link_options(fake_cuda PRIVATE
     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tests/support/fake_cuda/exports.map)
 endif()
+
+# ---- simulated network cards, as today's libibverbs and as one from before IBVERBS_1.8 -----------
+linkspan_glob(fake_verbs_sources tests/support/fake_verbs)
+add_library(fake_verbs_objects OBJECT ${fake_verbs_sources})
+target_include_directories(fake_verbs_objects PRIVATE ${CMAKE_SOURCE_DIR})
+target_link_libraries(fake_verbs_objects PRIVATE linkspan_common)
+target_compile_definitions(fake_verbs_objects PRIVATE FAKE_VERBS_BUILD="${preset}")
+target_compile_options(fake_verbs_objects PRIVATE ${late_tls})
+foreach(module fake_verbs fake_verbs_old)
+  set(exports ${CMAKE_SOURCE_DIR}/tests/support/fake_verbs/exports)
+  if(module STREQUAL "fake_verbs_old")
+    string(APPEND exports _old)
+  endif()
+  add_library(${module} MODULE $<TARGET_OBJECTS:fake_verbs_objects>)
+  set_target_properties(${module} PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS ${exports}.map)
+  target_link_libraries(${module} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(${module} PRIVATE -Wl,--version-script=${exports}.map)
+endforeach()
+
 # ---- the shim: over the simulated driver here, over the real one on a GPU machine ---------------
 linkspan_glob(shim_sources tests/support/driver_shim)
 add_library(driver_shim MODULE ${shim_sources})
@@ -62,7 +81,7 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|thread_calls/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_verbs/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|thread_calls/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources}
               tools/linkspan/pair/spawned_process.cpp)
@@ -128,7 +147,8 @@ set_source_files_properties(tests/unit/nccl_net_rules_test.cpp tests/unit/nccl_n
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 linkspan_gtest(unit tests/unit cpu simulated)
 target_sources(linkspan_unit PRIVATE $<TARGET_OBJECTS:linkspan_nixl_objects>)
-add_dependencies(linkspan_unit ${nccl_net_plugins} linkspan_nccl)  # loaded by name
+add_dependencies(linkspan_unit ${nccl_net_plugins} linkspan_nccl  # loaded by name
+                 fake_verbs fake_verbs_old)
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")  # its operator new has no other in its place
   target_link_options(linkspan_unit PRIVATE -Wl,--wrap=_Znwm,--wrap=_Znam)  # no_memory.cpp
 endif()
@@ -139,7 +159,7 @@ if(TARGET linkspan_conformance)
   target_link_options(linkspan_conformance PRIVATE  # write_cost_test.cpp
     -Wl,--wrap=pthread_mutex_lock,--wrap=_Znwm,--wrap=_ZnwmSt11align_val_t)
 endif()
-add_dependencies(linkspan_conformance ${nccl_net_plugins} linkspan_nccl)  # likewise
+add_dependencies(linkspan_conformance ${nccl_net_plugins} linkspan_nccl fake_verbs)  # likewise
 # The tcp transport's part of it between two hosts with a bad cable (tests/support/network.hpp).
 if(preset STREQUAL "release" AND TARGET fake_cuda)
   foreach(link lossy slow small_packets lossy_with_small_windows)
@@ -189,7 +209,7 @@ if(TARGET linkspan_faults)
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
               --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode simulated
               --xml ${CMAKE_BINARY_DIR}/gtest/faults_tls.xml
-              --run $<TARGET_FILE:linkspan_faults> --gtest_filter=*TcpKills*:*WirePeers*tcp*)
+              --run $<TARGET_FILE:linkspan_faults> --gtest_filter=*WireKills*tcp*:*WirePeers*tcp*)
   endif()
 endif()
 if(NOT preset STREQUAL "tsan")  # what it costs is more than what an attack leaves of a core
@@ -395,6 +415,18 @@ foreach(major 12 13)
     message(STATUS "linkspan: driver declarations not checked: no cuda.h ${major}")
   endif()
 endforeach()
+
+# ---- our declarations of libibverbs against its own -------------------------------------------
+find_path(LINKSPAN_VERBS_INCLUDE infiniband/verbs.h)
+if(LINKSPAN_VERBS_INCLUDE)
+  add_library(abi_check_verbs OBJECT ${CMAKE_SOURCE_DIR}/tests/abi/verbs_abi_check.cpp
+              ${CMAKE_SOURCE_DIR}/tests/abi/verbs_numbers_check.cpp)
+  target_include_directories(abi_check_verbs SYSTEM PRIVATE ${LINKSPAN_VERBS_INCLUDE})
+  target_include_directories(abi_check_verbs PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(abi_check_verbs PRIVATE linkspan_common)
+else()
+  message(STATUS "linkspan: verbs declarations not checked: no infiniband/verbs.h")
+endif()
 
 # ---- what is C, by a C compiler ---------------------------------------------------------------
 enable_language(C)

@@ -32,6 +32,9 @@ FORMATS = (
     "src/transport/nccl_net/abi.hpp",
     "src/transport/nccl_net/net.hpp",
     "src/transport/tcp/frame.hpp",
+    "src/transport/verbs/abi.hpp",
+    "src/transport/verbs/abi_types.hpp",
+    "src/transport/verbs/library.hpp",
 )
 TYPES = {
     CursorKind.CLASS_DECL,

@@ -173,6 +173,16 @@ class Doctor(unittest.TestCase):
         checks = self.checks(few_descriptors=True)
         self.assertEqual(self.find(checks, "host", "RLIMIT_NOFILE")["level"], "warn")
 
+    def test_rdma_devices(self):
+        none = self.find(self.checks(LINKSPAN_VERBS_LIBRARY="libno-such-library.so"), "rdma", "devices")
+        self.assertEqual(none["level"], "ok")
+        self.assertIn("no libibverbs", none["found"])
+        fake = str(pathlib.Path(TOOL).parent / "libfake_verbs.so")
+        found = self.find(self.checks(LINKSPAN_VERBS_LIBRARY=fake), "rdma", "devices")["found"]
+        self.assertRegex(found, r"fake0 port 1 \(RoCE, GID [0-9a-f.:]+, MTU 1024\), fake1 port 1 ")
+        checks = self.checks(LINKSPAN_VERBS_LIBRARY=fake, LINKSPAN_VERBS_DEVICES="mlx5_9")
+        self.assertIn('"mlx5_9"', self.find(checks, "rdma", "devices")["found"])
+
     def test_secret_stays_one(self):
         ran = run("doctor", LINKSPAN_SECRET="nobody is to see this")
         self.assertRegex(ran.stdout, r"(?m)^ok +settings +LINKSPAN_SECRET +set \(environment\)")

@@ -99,6 +99,9 @@ enum CUdevice_attribute : unsigned {
   CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT = 40,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
+  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117,  // bit 0: the call below
+  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,       // 0: none, 100, 200: as below
   CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
 };
 
@@ -156,6 +159,10 @@ enum : unsigned {
   CU_MEMHOSTREGISTER_PORTABLE = 1,
   CU_MEMHOSTREGISTER_DEVICEMAP = 2,
   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+  CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
+  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0,
+  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
+  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200,
   CU_MEM_LOCATION_TYPE_DEVICE = 1,
   CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
   CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
@@ -249,6 +256,10 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
 #define LINKSPAN_DRIVER_OPTIONAL(X)                                                             \
   X(cuFuncLoad, 12040, (CUfunction function))                                                   \
   X(cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle * handle, void* address)) \
+  X(cuMemGetHandleForAddressRange, 11070,                                                       \
+    (void* handle, CUdeviceptr address, std::size_t bytes, unsigned type,                       \
+     unsigned long long flags))                                                                 \
+  X(cuFlushGPUDirectRDMAWrites, 11030, (unsigned target, unsigned scope))                       \
   X(cuMemRelease, 10020, (CUmemGenericAllocationHandle handle))                                 \
   X(cuMemAddressReserve, 10020,                                                                 \
     (CUdeviceptr * address, std::size_t bytes, std::size_t alignment, CUdeviceptr wish,         \

@@ -48,6 +48,10 @@ Result<DeviceInfo> describe(const Driver& driver, int ordinal) {
   info.sm = 10 * major + minor;
   info.memory_bytes = bytes;
   info.dma_buf = dma_buf != 0;
+  int ordering = 0;  // drivers that do not know of it answer with an error
+  if (driver.cuDeviceGetAttribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+                                  device) == CUDA_SUCCESS)
+    info.orders_network_writes = ordering >= int{CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER};
   info.fabric = nvlink_fabric(info.bus_id);
   return info;
 }

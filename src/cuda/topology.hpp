@@ -33,7 +33,10 @@ struct DeviceInfo {
   int sm = 0;  ///< 90 for compute capability 9.0.
   int sm_count = 0, copy_engines = 0;
   std::uint64_t memory_bytes = 0;
-  bool dma_buf = false;                               ///< Its memory can be exported as DMA-BUF.
+  bool dma_buf = false;  ///< Its memory can be exported as DMA-BUF.
+  /// Its kernels see what network cards wrote before that was acknowledged. Else see
+  /// flush_network_writes().
+  bool orders_network_writes = false;
   std::optional<NvlinkFabric> fabric = std::nullopt;  ///< Where NVLink reaches other hosts.
 };
 

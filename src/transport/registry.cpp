@@ -6,7 +6,7 @@
 namespace linkspan::transport {
 
 // A line for each transport, best first.
-#define LINKSPAN_TRANSPORTS(X) X(local) X(nccl_net) X(tcp)
+#define LINKSPAN_TRANSPORTS(X) X(local) X(verbs) X(nccl_net) X(tcp)
 
 #define LINKSPAN_DECLARE(folder) \
   namespace folder {             \

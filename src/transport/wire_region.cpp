@@ -65,7 +65,7 @@ Result<std::unique_ptr<Mapping>> WireMapping::import(const RemoteKey& key,
 }
 
 Result<WireBatch> wire_batch(const Batch& batch, WireRegionTable& published, std::uint64_t peer,
-                             const Capabilities& limits) {
+                             const Capabilities& limits, bool keeps_pages) {
   if (batch.streams.after != nullptr)
     return Status(Code::unsupported, Scope::request, "no GPU of this process copies it");
   if (const auto* pages = std::get_if<Pages>(&batch.shape);
@@ -90,7 +90,8 @@ Result<WireBatch> wire_batch(const Batch& batch, WireRegionTable& published, std
   if (!out.remote->alive())
     return Status(Code::unreachable, Scope::request, "the peer has deregistered the region");
   out.checked = *std::move(shape);
-  if (out.checked.pages != nullptr) out.checked.owned = blocks_of(*out.checked.pages);
+  if (out.checked.pages != nullptr && !keeps_pages)
+    out.checked.owned = blocks_of(*out.checked.pages);
   out.use = published.use(batch.local->facts().id.serial);
   if (out.use.memory() == nullptr || out.use.memory()->region != batch.local)
     return Status(Code::invalid_argument, Scope::request,

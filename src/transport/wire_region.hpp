@@ -121,12 +121,12 @@ class WireRegionTable;
 struct WireBatch {
   RegionUse use;  ///< Keeps the local memory.
   const WireMapping* remote = nullptr;
-  CheckedShape checked;  ///< Always blocks.
+  CheckedShape checked;  ///< Blocks, unless it was asked to keep pages.
 };
 /// Does the checks of Endpoint::post() that all wires share, with its errors. `peer`: the peer's
-/// incarnation.
+/// incarnation. `keeps_pages`: pages stay pages, for a wire that makes its own list of them.
 Result<WireBatch> wire_batch(const Batch& batch, WireRegionTable& published, std::uint64_t peer,
-                             const Capabilities& limits);
+                             const Capabilities& limits, bool keeps_pages = false);
 
 class WireRegionTable {
  public:

@@ -117,7 +117,7 @@ TEST_P(EngineWireRegions, AreRefusedTogether_WhenAPathIsRequiredThatNoneHas) {
     pair.far.fill(name(i), i);
     parts.push_back({here[i].region, pair.remote(name(i)), all});
   }
-  const Status refused = pair.peer.write(parts, by_wire(wire() == kTcp ? 12 : kTcp)).status();
+  const Status refused = pair.peer.write(parts, by_wire(other_than(wire()))).status();
   EXPECT_EQ(refused.code(), Code::unsupported) << refused.to_string();
   EXPECT_TRUE(refused.what().starts_with("pair 0: ")) << refused.to_string();
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(pair.far.difference(name(i), i), "");

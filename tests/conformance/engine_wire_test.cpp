@@ -1,5 +1,5 @@
-// Tests Engines that are connected by TCP, or also by a network plugin: every pair of memory kinds,
-// both ways, every shape, many at once, one- and two-sided.
+// Tests Engines that are connected by TCP, or also by a network plugin or RDMA: every pair of
+// memory kinds, both ways, every shape, many at once, one- and two-sided.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -94,7 +94,7 @@ TEST_P(EngineWireAlike, ReachesRemotePeersUnasked) {
   far.add("there", {.kind = kind(), .bytes = kBytes});
   RemoteRegion there = take(peer.lookup("there"));
   const auto explained = take(peer.explain(Op::write, here.region, there, 1, kBytes));
-  EXPECT_EQ(explained.path, wire() == kTcp ? "tcp" : "nccl_net");
+  EXPECT_EQ(explained.path, path_of(wire()));
   const bool staged = wire() == kStaged && std::get<1>(GetParam()).kind == MemoryKind::device;
   EXPECT_EQ(explained.reason.find("staged in pinned memory") != std::string::npos, staged)
       << explained.reason;
@@ -166,7 +166,8 @@ TEST_P(EngineWireAlike, MovesWithChecksumsByTcp) {
     }
     const Status refused = start().status();
     EXPECT_EQ(refused.code(), Code::unsupported);
-    EXPECT_NE(refused.what().find("nccl_net makes no checksums"), std::string::npos)
+    EXPECT_NE(refused.what().find(std::string(path_of(wire())) + " makes no checksums"),
+              std::string::npos)
         << refused.to_string();
   }
 }

@@ -34,4 +34,8 @@ Result<HereEnd::Parts> nccl_net_staged_host();
 Result<HereEnd::Parts> nccl_net_staged_device();
 Result<HereEnd::Parts> nccl_net_exporter_host();  ///< By integrations/nccl.
 
+// verbs.cpp: by tests/support/fake_verbs.
+Result<HereEnd::Parts> verbs_host();
+Result<HereEnd::Parts> verbs_device();
+
 }  // namespace linkspan::test

@@ -1,5 +1,5 @@
 // tests/conformance/wire_pair.hpp - an Engine here and one there that reach each other by a wire:
-// TCP, or beside what else they have the test plugin.
+// TCP, or beside what else they have the test plugin or simulated network cards.
 //
 // Threads: externally synchronised.
 #pragma once
@@ -13,11 +13,18 @@
 
 namespace linkspan::test {
 
-/// Numbers of wires: TCP, or a version of the plugin. 7 has the device type UNPACK, 12 is the
+/// Numbers of wires: TCP, RDMA, or a version of the plugin. 7 has the device type UNPACK, 12 is the
 /// newest. kStaged takes host memory only, so GPU memory is staged.
-inline constexpr int kTcp = 0, kStaged = 13;
-inline constexpr int kPluginVersions[] = {7, 12}, kWires[] = {kTcp, 7, 12, kStaged};
+inline constexpr int kTcp = 0, kStaged = 13, kVerbs = 14;
+inline constexpr int kPluginVersions[] = {7, 12}, kWires[] = {kTcp, 7, 12, kStaged, kVerbs};
+/// Returns its transport.
+inline const char* path_of(int wire) {
+  return wire == kTcp ? "tcp" : wire == kVerbs ? "verbs" : "nccl_net";
+}
+/// Returns a wire that a WirePair of this one lacks.
+inline int other_than(int wire) { return wire == kTcp || wire == kVerbs ? 12 : kTcp; }
 inline std::string name_of_wire(int wire) {
+  if (wire == kVerbs) return "verbs";
   if (wire == kStaged) return "staged";
   return wire == kTcp ? "tcp" : "v" + std::to_string(wire);
 }
@@ -33,23 +40,45 @@ inline std::string plugin_of(int version) {
 inline TransferOptions by_wire(int wire, Duration deadline = {}) {
   TransferOptions options;
   options.deadline = deadline;
-  options.require = wire == kTcp ? "tcp" : "nccl_net";
+  options.require = path_of(wire);
   return options;
+}
+
+/// Returns the library of simulated network cards, or the one that LINKSPAN_VERBS_LIBRARY names
+/// (tests/rdma_vm).
+inline std::string verbs_library() {
+  const char* const set = std::getenv("LINKSPAN_VERBS_LIBRARY");
+  return set != nullptr ? set : file_beside_this_program("libfake_verbs.so");
 }
 
 inline EngineOptions wire_options(int wire, std::string name = "near") {
   EngineOptions options = engine_options(std::move(name));
-  if (wire != kTcp) options.transport["nccl_net.plugin"] = plugin_of(wire);
+  if (wire == kVerbs) {
+    ::setenv("LINKSPAN_VERBS_LIBRARY", verbs_library().c_str(), 1);
+    options.transport["verbs.devices"] = "auto";
+  } else if (wire != kTcp) {
+    options.transport["nccl_net.plugin"] = plugin_of(wire);
+  }
   return options;
 }
 
 /// Returns the address where the near end listens for far ones over the wire.
-inline std::string listen_at(int wire) { return wire == kTcp ? "tcp:127.0.0.1:0" : ""; }
+inline std::string listen_at(int wire) {
+  return wire == kTcp || wire == kVerbs ? "tcp:127.0.0.1:0" : "";
+}
 
 /// Returns the environment of a far end with the wire. A plugin gets `settings` of plugin.hpp, such
-/// as "FAIL=isend:1:3".
+/// as "FAIL=isend:1:3"; simulated network cards get DELAY_US.
 inline std::vector<std::string> with_wire(int wire, const std::vector<std::string>& settings = {}) {
   if (wire == kTcp) return {kListenAt + listen_at(kTcp), "LINKSPAN_TCP_STREAMS=3"};
+  if (wire == kVerbs) {
+    std::vector<std::string> environment{kListenAt + listen_at(wire), "LINKSPAN_VERBS_DEVICES=auto",
+                                         "LINKSPAN_VERBS_LIBRARY=" + verbs_library()};
+    for (const std::string& each : settings)
+      if (each.starts_with("DELAY_US="))
+        environment.push_back("FAKE_VERBS_LATE_US=" + each.substr(each.find('=') + 1));
+    return environment;
+  }
   std::vector<std::string> environment{"LINKSPAN_NCCL_NET_PLUGIN=" + plugin_of(wire)};
   for (const std::string& each : settings) environment.push_back("LINKSPAN_TEST_PLUGIN_" + each);
   return environment;

@@ -87,6 +87,23 @@ TEST_F(Identity, AnAddressIsUsedAgainAndABufferIdIsNot) {
   EXPECT_EQ(ids.size(), std::size_t{kTimes});
 }
 
+TEST_F(Identity, DeviceMemoryIsExportedAsADmaBufInPagesOfTheHost) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const CUdeviceptr memory = new_memory();
+  const auto exported = [&](CUdeviceptr address, std::uint64_t bytes) {
+    int fd = -1;
+    const CUresult r = cu->cuMemGetHandleForAddressRange(&fd, address, bytes,
+                                                         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    EXPECT_EQ(r == CUDA_SUCCESS, fd >= 0);
+    if (fd >= 0) ::close(fd);
+    return r;
+  };
+  EXPECT_EQ(exported(memory, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(exported(memory + page, page), CUDA_SUCCESS);
+  EXPECT_EQ(exported(memory + 8, page), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(exported(memory, page + 8), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(Identity, AnInteriorAddressFindsItsAllocation) {
   const CUdeviceptr memory = new_memory(0, 3 * kBytes + 5);
   CUdeviceptr base = 0;

@@ -1,6 +1,8 @@
 // tests/support/main.cpp - main of every test program: the helper that argv names, else the tests.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "tests/support/process.hpp"
 
 /// ThreadSanitizer asks it: the simulated driver joins the threads of destroyed streams when it is
@@ -15,6 +17,8 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
 const char* __tsan_default_suppressions() { return "race_top:sendmsg\n"; }
 
 int main(int argc, char** argv) {
+  // The machine's own network cards stay out of tests, but for those that ask for some.
+  ::setenv("LINKSPAN_VERBS_DEVICES", "none", 0);
   if (const auto code = linkspan::test::run_helper(argc, argv)) return *code;
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -260,10 +260,12 @@ TEST_F(OptionsTest, TransportsNameKeyValueAndWhatIsAllowed) {
               std::string(key) + "=\"" + value + "\": set a whole number from 2 to 86400");
   refused("nccl_net.unpack", "gpu", "nccl_net.unpack=\"gpu\": set d2d, host or kernel");
   for (const char* key : {"", "tcp", "tcp.interface", "interfaces", "nccl_net.unpack (seed)"})
-    refused(key, "1",
-            "EngineOptions::transport has no \"" + std::string(key) +
-                "\"; known are nccl_net.plugin, nccl_net.unpack, tcp.connections, "
-                "tcp.interfaces, tcp.peer_timeout, tcp.stall_timeout");
+    refused(
+        key, "1",
+        "EngineOptions::transport has no \"" + std::string(key) +
+            "\"; known are verbs.devices, verbs.gid_index, verbs.traffic_class, "
+            "verbs.sl, verbs.pkey, verbs.mtu, nccl_net.plugin, nccl_net.unpack, tcp.connections, "
+            "tcp.interfaces, tcp.peer_timeout, tcp.stall_timeout");
   options.transport = {{"tcp.interfaces", "nowhere0"}};
   EXPECT_EQ(transport::interfaces(options).status().what().find(
                 "tcp.interfaces (LINKSPAN_TCP_INTERFACES): interface \"nowhere0\" is not here"),

@@ -119,6 +119,14 @@ void lose(int ordinal) {
   stop_device(ordinal, true, [](Device& device) { device.lost = true; });
 }
 
+/// What a kernel module would give a network card for this address (nvidia-peermem).
+int open_locked(std::uint64_t address, std::uint64_t bytes) {
+  World& w = world();
+  if (w.forked || w.ended) return -1;
+  const Lock lock(w.mutex);
+  return open_memory(address, bytes);
+}
+
 struct Control {
   const char* name;
   void* function;
@@ -126,7 +134,8 @@ struct Control {
 const Control kControls[] = {{"fakeCudaCallCount", reinterpret_cast<void*>(&call_count)},
                              {"fakeCudaReset", reinterpret_cast<void*>(&reset)},
                              {"fakeCudaHold", reinterpret_cast<void*>(&hold)},
-                             {"fakeCudaLose", reinterpret_cast<void*>(&lose)}};
+                             {"fakeCudaLose", reinterpret_cast<void*>(&lose)},
+                             {"fakeCudaOpenMemory", reinterpret_cast<void*>(&open_locked)}};
 
 /// The library is loaded as long as this lives.
 struct Lifetime {

@@ -10,13 +10,13 @@
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
 // lists those that the process sees, by index. With FAKE_CUDA_PEER=0 no GPU reaches another; with
-// FAKE_CUDA_IPC=0 this process neither exports nor opens handles. FAKE_CUDA_SEED (0) and the name
-// of the build seed random choices. Controls for tests: controls.hpp.
-// Threads: any thread for the driver's functions; all state is under the one mutex of World, which
-// is free while bytes are copied.
-// Invariants: a view stays mapped while a queued or running entry has its Allocation. Memory that
-// is unmapped before the entry has ended loses the device. Once the process has begun to end every
-// call answers 4; in a forked child it answers 3.
+// FAKE_CUDA_IPC=0 this process neither exports nor opens handles, with FAKE_CUDA_DMABUF=0 it
+// exports no DMA-BUFs. FAKE_CUDA_SEED (0) and the name of the build seed random choices. Controls
+// for tests: controls.hpp. Threads: any thread for the driver's functions; all state is under the
+// one mutex of World, which is free while bytes are copied. Invariants: a view stays mapped while a
+// queued or running entry has its Allocation. Memory that is unmapped before the entry has ended
+// loses the device. Once the process has begun to end every call answers 4; in a forked child it
+// answers 3.
 #pragma once
 
 #include <atomic>
@@ -281,6 +281,11 @@ Allocation* map_chunk(const std::shared_ptr<Reservation>& in, std::uint64_t at,
                       const std::shared_ptr<Chunk>& chunk, std::uint64_t bytes);
 /// Returns a memfd of `bytes`; -1 if there is no memory.
 int new_memfd(const char* name, std::uint64_t bytes);
+/// Returns false with FAKE_CUDA_DMABUF=0.
+bool exports_dma_buf();
+/// Returns a descriptor of the memory of a range of one allocation, as a device of another vendor
+/// gets it; its file position is where the range begins. A negative number is no descriptor.
+int open_memory(std::uint64_t address, std::uint64_t bytes);
 /// Returns the 64 bytes by which another process finds the memfd of device memory; zeros if it has
 /// none.
 CUipcMemHandle describe_memfd(const Allocation& allocation);

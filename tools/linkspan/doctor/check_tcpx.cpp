@@ -1,5 +1,5 @@
-// Checks what GPUDirect-TCPX needs: the plugin, the sockets of gpumemd, DMA-BUFs,
-// devmem TCP in the kernel, interfaces, the plugin's environment.
+// Checks what the transports find, and what GPUDirect-TCPX needs: the plugin, the sockets of
+// gpumemd, DMA-BUFs, devmem TCP in the kernel, interfaces, the plugin's environment.
 #include <net/if.h>
 #include <sys/socket.h>
 

@@ -53,7 +53,7 @@ void check_settings(Diagnosis& out);
 /// Checks what fast TCP to other hosts needs.
 void check_network(Diagnosis& out);
 void check_gpus(Diagnosis& out, const Gpus& gpus);
-/// Checks what GPUDirect-TCPX or another NCCL network plugin needs. Having none is not a problem.
+/// Checks what network plugins of NCCL, GPUDirect-TCPX and RDMA need. Having none is not a problem.
 void check_tcpx(Diagnosis& out, const Gpus& gpus);
 /// Starts a second process with an Engine, and verifies bytes on each path once.
 void check_two_processes(Diagnosis& out, const Gpus& gpus);

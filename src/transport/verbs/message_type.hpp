@@ -1,0 +1,30 @@
+// transport/verbs/message_type.hpp - types of this transport's messages on the Channel.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/schema/flat.hpp"
+
+namespace linkspan::transport::verbs {
+
+/// The numbers are wire format.
+enum class VerbsMessage : std::uint16_t {
+  open = 1,
+  opened,
+  access,
+  granted,
+  revoke,
+  returned,
+  flush,
+  flushed,
+};
+
+inline constexpr std::size_t kMaxReason = 512;  ///< Bytes of a text, at most.
+
+using schema::finished;
+using schema::verified;
+
+}  // namespace linkspan::transport::verbs
