@@ -36,7 +36,8 @@ WANTED = ["busybox-static", "ibverbs-providers", "iproute2", "libibverbs1", "lib
 # In the order in which they are loaded.
 MODULES = ["virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci",
            "failover", "net_failover", "virtio_net", "crc32_generic", "udp_tunnel", "ip6_udp_tunnel",
-           "ib_core", "ib_uverbs", "rdma_rxe", "dummy"]  # fmt: skip
+           "ib_core", "ib_uverbs", "rdma_rxe", "dummy",
+           "macvlan"]  # fmt: skip
 PROGRAMS = ["linkspan", "linkspan_conformance", "linkspan_faults"]
 BESIDE = ["libfake_verbs.so"]  # which the tests load whatever library they use
 PROVIDER = "usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so"

@@ -12,7 +12,9 @@ namespace {
 constexpr std::uint32_t kPsnMask = 0xffffff;
 constexpr std::uint8_t kMaxReads = 16;
 // An acknowledgement is awaited for 4.096 us << 14 = 67 ms, in eight attempts.
-constexpr std::uint8_t kAckTimeout = 14, kRetries = 7;
+constexpr std::uint8_t kAckTimeout = 14;
+// Soft-RoCE takes 7 as for ever, so a link that is cut would never fail.
+constexpr std::uint8_t kRetries = 6;
 constexpr std::uint8_t kRnrTimer = 12;  // 0.64 ms; no request of ours needs a receive
 constexpr std::uint8_t kHopLimit = 64;
 
