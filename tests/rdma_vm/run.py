@@ -18,6 +18,7 @@ import platform
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -255,6 +256,7 @@ def main() -> int:
     except Skip as why:
         print(f"skipped: {why}")
         return SKIPPED
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the machines too
     begin = time.monotonic()
     until = begin + (arguments.limit or (LONG_LIMIT_S if arguments.long else LIMIT_S))
     logs = arguments.build / "rdma_vm"

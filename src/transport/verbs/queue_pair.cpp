@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kPsnMask = 0xffffff;
 constexpr std::uint8_t kMaxReads = 16;
-// An acknowledgement is awaited for 4.096 us << 14 = 67 ms, in eight attempts.
+// An acknowledgement is awaited for 4.096 us << 14 = 67 ms, in seven attempts.
 constexpr std::uint8_t kAckTimeout = 14;
 // Soft-RoCE takes 7 as for ever, so a link that is cut would never fail.
 constexpr std::uint8_t kRetries = 6;
