@@ -22,8 +22,8 @@ std::uint64_t entries(const char* folder) {
 
 /// Threads that an Engine starts when it first needs one, and keeps: which kill, copy or line of
 /// the log is the first to need it is left to chance. Their own tests count them.
-constexpr const char* kStartedLate[] = {"ls-closer", "ls-destroyer", "ls-copy", "ls-log",
-                                        "ls-opener"};
+constexpr const char* kStartedLate[] = {"ls-closer", "ls-destroyer", "ls-copy",
+                                        "ls-log",    "ls-opener",    "ls-verbs"};
 
 std::vector<std::string> threads() {
   std::vector<std::string> all;

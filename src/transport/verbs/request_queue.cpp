@@ -15,7 +15,6 @@ constexpr unsigned kMaxSignRefusals = 1000;
 bool blames_request(IbvWcStatus status) noexcept {
   switch (status) {
     case kWcLocLenErr:
-    case kWcLocQpOpErr:
     case kWcLocProtErr:
     case kWcLocAccessErr:
     case kWcRemInvReqErr:
