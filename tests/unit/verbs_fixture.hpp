@@ -66,8 +66,8 @@ class VerbsSide final : public CompletionSink {
   static constexpr std::uint64_t kBytes = 1u << 20;
 
   VerbsSide(const Library& library, std::uint64_t incarnation, std::uint64_t peer,
-            const base::Clock& clock, const SendLimits& limits)
-      : channel(peer), memory(kBytes), registry_(incarnation, nullptr) {
+            const base::Clock& clock, const SendLimits& limits, std::uint64_t bytes)
+      : channel(peer), memory(bytes), registry_(incarnation, nullptr) {
     transport = std::make_unique<VerbsTransport>(VerbsOptions{
         .rails = take(open_rails(library, {}, base::Log(base::Level::error, base::stderr_sink()))),
         .incarnation = incarnation,
@@ -117,9 +117,9 @@ class VerbsPair : public ::testing::Test {
     far.reset();
     fake.reset();
   }
-  void connect(const SendLimits& limits = {}) {
-    near = std::make_unique<VerbsSide>(library_, kNear, kFar, clock, limits);
-    far = std::make_unique<VerbsSide>(library_, kFar, kNear, clock, limits);
+  void connect(const SendLimits& limits = {}, std::uint64_t bytes = VerbsSide::kBytes) {
+    near = std::make_unique<VerbsSide>(library_, kNear, kFar, clock, limits, bytes);
+    far = std::make_unique<VerbsSide>(library_, kFar, kNear, clock, limits, bytes);
     const auto deadline = base::Deadline::after(clock, 10s);
     near->endpoint =
         take(near->transport->connect(far->transport->address(), near->channel, deadline));
@@ -135,6 +135,8 @@ class VerbsPair : public ::testing::Test {
     test::put_pattern(near->memory, seed_, 0);
     test::put_pattern(far->memory, seed_ + 1, 0);
   }
+  /// Returns the seed of the near side's pattern.
+  std::uint64_t near_seed() const noexcept { return seed_; }
   /// Expects each byte of that side as it was filled but for what `expected` says.
   void expect_memory(const VerbsSide& side, std::span<const test::Expected> expected = {}) const {
     EXPECT_EQ(

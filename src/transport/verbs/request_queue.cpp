@@ -32,7 +32,12 @@ RequestQueue::RequestQueue(const SendLimits& limits)
     : limits_(limits),
       requests_(std::min(limits.chain, limits.depth)),
       elements_(requests_.size()),
-      runs_(limits.runs) {}
+      runs_(limits.runs) {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    requests_[i].sg_list = &elements_[i];
+    requests_[i].num_sge = 1;
+  }
+}
 
 /// Makes a chain from the last range of the batch. Returns false if nothing fits.
 bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t share,
@@ -42,6 +47,9 @@ bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t 
   BlockRange& range = batch.todo.back();
   made = {.batch = &batch, .range = {range.begin, range.begin}, .last = posted_, .bytes = 0};
   const std::uint64_t signal_each = signal_interval();
+  std::uint64_t next_signal = posted_ - posted_ % signal_each + signal_each;
+  const IbvWrOpcode opcode = batch.op == Op::write ? kWrRdmaWrite : kWrRdmaRead;
+  const std::uint64_t there = batch.memory.access->address;
   std::size_t count = 0;
   while (count < most && range.begin != range.end && made.bytes < share &&
          bytes_ + made.bytes < limits_.outstanding) {
@@ -49,13 +57,14 @@ bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t 
     elements_[count] = {
         .addr = each.here, .length = static_cast<std::uint32_t>(each.bytes), .lkey = keys.local};
     IbvSendWr& request = requests_[count];
-    request = {};
     request.wr_id = ++made.last;
-    request.sg_list = &elements_[count];
-    request.num_sge = 1;
-    request.opcode = batch.op == Op::write ? kWrRdmaWrite : kWrRdmaRead;
-    request.send_flags = made.last % signal_each == 0 ? unsigned{kSendSignaled} : 0u;
-    request.wr.rdma.remote_addr = batch.memory.access->address + each.there;
+    request.opcode = opcode;
+    request.send_flags = 0;
+    if (made.last == next_signal) {
+      request.send_flags = kSendSignaled;
+      next_signal += signal_each;
+    }
+    request.wr.rdma.remote_addr = there + each.there;
     request.wr.rdma.rkey = keys.remote;
     if (count != 0) requests_[count - 1].next = &request;
     made.bytes += each.bytes;
@@ -64,7 +73,8 @@ bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t 
   made.range.end = range.begin;
   if (range.begin == range.end) batch.todo.pop_back();
   if (count == 0) return false;
-  requests_[count - 1].send_flags |= kSendSignaled;
+  requests_[count - 1].send_flags = kSendSignaled;
+  requests_[count - 1].next = nullptr;
   return true;
 }
 
