@@ -87,6 +87,20 @@ TEST_F(PeerSchedulerFailover, SubmitsToTheNext_WhenTheFirstIsGone) {
   EXPECT_EQ(peer_.session().next_notification(), "done");
 }
 
+TEST_F(PeerSchedulerFailover, NotifiesAfterWhatIsLeft_WhenTheBatchThatShouldHasFailed) {
+  first().carry_notifications();
+  const auto transfer = started(1);
+  ASSERT_EQ(first().posted()[0].notification, "done");
+  first().complete(first().in_flight()[0], kFailed, "", {{0, 0, 10}});
+  progress();
+  ASSERT_EQ(other().posted().size(), 1u);
+  EXPECT_EQ(peer_.session().next_notification(), "");
+  other().complete_all();
+  progress();
+  EXPECT_EQ(end_of(*transfer), "ok");
+  EXPECT_EQ(peer_.session().next_notification(), "done");
+}
+
 TEST_F(PeerSchedulerFailover, GoesOnLater_WhenTheNextHasNoRoom) {
   other().set_room(0);
   const auto transfer = started(1);

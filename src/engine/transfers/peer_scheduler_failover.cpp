@@ -34,7 +34,6 @@ void PeerScheduler::move_over(const PostedBatch& batch, const Status& why,
   transfer.batches.failover.moved.push_back({batch.pair, next, std::move(plan)});
   transfer.batches.count += transfer.batches.failover.moved.back().plan.batches;
   transfer.by_user.allowed = false;
-  transfer.notification.in_batch = false;
   ++counters_.failovers;
   if (log_.enabled(base::Level::info))
     log_.write(base::Level::info, "transfer " + std::to_string(transfer.id) + " to peer " +
