@@ -31,6 +31,29 @@ TEST_F(VerbsPair, WritesAndReadsBothWaysAtOnce) {
   expect_memory(*far, at_far);
 }
 
+TEST_F(VerbsPair, GoesByTheNearestDevice_AndByOthersWhenThatIsGone) {
+  connect({.request = 65536}, kBytes, [](const VerbsDevice& device, const cuda::Device*) {
+    return device.name() == "fake1" ? std::size_t{5} : std::size_t{4};
+  });
+  warm_up();
+  const auto how = near->endpoint->explain(Op::write, near->region(), *near->remote, {});
+  EXPECT_EQ(how.reason, "RDMA by fake1 port 1 here to fake1 port 1 there");
+  fake.hold(0, 1);  // nothing goes by the other one
+  ASSERT_TRUE(post(*near, 2, Op::write, {0, 0, kBytes}).ok());
+  EXPECT_EQ(end_of(*near, 2).to_string(), "ok");
+  expect_written({0, 0, kBytes});
+  fake.hold(0, 0);
+  fill(3);
+  fake.set_port(1, 0);
+  ASSERT_TRUE(post(*near, 3, Op::write, {0, 0, kBytes}).ok());
+  ASSERT_TRUE(until([&] {
+    clock.advance(1ms);
+    return near->ends.contains(3);
+  }));
+  EXPECT_EQ(near->ends.at(3).to_string(), "ok");
+  expect_written({0, 0, kBytes});
+}
+
 TEST_F(VerbsPair, SharesALargeBlockAmongTheRails) {
   connect({.request = 65536});
   warm_up();

@@ -66,13 +66,15 @@ class VerbsSide final : public CompletionSink {
   static constexpr std::uint64_t kBytes = 1u << 20;
 
   VerbsSide(const Library& library, std::uint64_t incarnation, std::uint64_t peer,
-            const base::Clock& clock, const SendLimits& limits, std::uint64_t bytes)
+            const base::Clock& clock, const SendLimits& limits, std::uint64_t bytes,
+            decltype(nearness)* nearness_of)
       : channel(peer), memory(bytes), registry_(incarnation, nullptr) {
     transport = std::make_unique<VerbsTransport>(VerbsOptions{
         .rails = take(open_rails(library, {}, base::Log(base::Level::error, base::stderr_sink()))),
         .incarnation = incarnation,
         .limits = limits,
-        .clock = &clock});
+        .clock = &clock,
+        .nearness_of = nearness_of});
     region_ = take(registry_.add(memory.data(), memory.size(), {true, true}, false));
     key = take(transport->publish(region_->region())).bytes;
   }
@@ -117,9 +119,10 @@ class VerbsPair : public ::testing::Test {
     far.reset();
     fake.reset();
   }
-  void connect(const SendLimits& limits = {}, std::uint64_t bytes = VerbsSide::kBytes) {
-    near = std::make_unique<VerbsSide>(library_, kNear, kFar, clock, limits, bytes);
-    far = std::make_unique<VerbsSide>(library_, kFar, kNear, clock, limits, bytes);
+  void connect(const SendLimits& limits = {}, std::uint64_t bytes = VerbsSide::kBytes,
+               decltype(nearness)* nearness_of = nearness) {
+    near = std::make_unique<VerbsSide>(library_, kNear, kFar, clock, limits, bytes, nearness_of);
+    far = std::make_unique<VerbsSide>(library_, kFar, kNear, clock, limits, bytes, nearness_of);
     const auto deadline = base::Deadline::after(clock, 10s);
     near->endpoint =
         take(near->transport->connect(far->transport->address(), near->channel, deadline));

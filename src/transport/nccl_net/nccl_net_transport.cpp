@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/pci.hpp"
 #include "transport/nccl_net/endpoint.hpp"
 #include "transport/nccl_net/nic_affinity.hpp"
 
@@ -44,7 +45,7 @@ NcclNetTransport::NcclNetTransport(NcclNetOptions options)
     max_message_ = std::min<std::uint64_t>(max_message_, nic.max_bytes);
   if (options_.topology == nullptr) return;
   for (const cuda::DeviceInfo& gpu : options_.topology->devices())
-    nics_.emplace(gpu.uuid, nearest_nic(nics, sysfs_path(gpu), gpu.ordinal));
+    nics_.emplace(gpu.uuid, nearest_nic(nics, base::pci_path_of(gpu.bus_id), gpu.ordinal));
   if (!nics_.empty())
     capabilities_.local_kinds = {MemoryKind::host, MemoryKind::pinned, MemoryKind::shared,
                                  MemoryKind::device};

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "transport/verbs/gid.hpp"
@@ -80,7 +82,10 @@ Result<std::shared_ptr<VerbsDevice>> VerbsDevice::open(const Library& library, I
   errno = 0;
   IbvContext* const context = library.open_device(device);
   if (context == nullptr) return failed(name, "ibv_open_device", errno);
-  std::shared_ptr<VerbsDevice> made(new VerbsDevice(library, context, name));
+  std::error_code none;
+  const auto path =
+      std::filesystem::canonical(std::filesystem::path(device->ibdev_path) / "device", none);
+  std::shared_ptr<VerbsDevice> made(new VerbsDevice(library, context, name, path.string()));
   if (Status status = made->set_up(); !status.ok()) return status;
   return made;
 }

@@ -29,6 +29,8 @@ class VerbsDevice {
   IbvPd* pd() const noexcept { return pd_; }
   const IbvDeviceAttr& attributes() const noexcept { return attributes_; }
   const std::string& name() const noexcept { return name_; }
+  /// Returns its path in sysfs (base/pci.hpp), or nothing.
+  const std::string& pci_path() const noexcept { return pci_path_; }
 
   /// Handles the events that wait, such as that of a port that is down. Returns at once.
   void handle_events() noexcept;
@@ -36,14 +38,17 @@ class VerbsDevice {
   Status usable(std::uint8_t port) const;
 
  private:
-  VerbsDevice(const Library& library, IbvContext* context, std::string name)
-      : library_(library), context_(context), name_(std::move(name)) {}
+  VerbsDevice(const Library& library, IbvContext* context, std::string name, std::string pci_path)
+      : library_(library),
+        context_(context),
+        name_(std::move(name)),
+        pci_path_(std::move(pci_path)) {}
   Status set_up();
   void handle(const IbvAsyncEvent& event) noexcept;
 
   const Library& library_;
   IbvContext* const context_;
-  const std::string name_;
+  const std::string name_, pci_path_;
   IbvPd* pd_ = nullptr;
   IbvDeviceAttr attributes_{};
   base::Mutex events_mutex_;                  // one thread handles events

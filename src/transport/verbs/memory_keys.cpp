@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "cuda/dma_buf.hpp"
@@ -89,7 +90,7 @@ std::string registration_error(const std::string& device, const char* function, 
 
 Result<std::shared_ptr<const MemoryKeys>> MemoryKeys::create(
     std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts,
-    const cuda::Device* gpu) {
+    const cuda::Device* gpu, decltype(nearness)* nearness_of) {
   Result<base::Fd> dma_buf = base::Fd();
   if (gpu != nullptr) dma_buf = export_pages(facts, *gpu);
   auto made = std::make_shared<MemoryKeys>();  // shared with the batches that use it
@@ -99,7 +100,9 @@ Result<std::shared_ptr<const MemoryKeys>> MemoryKeys::create(
   for (const auto& device : devices) {
     const auto mr = register_with(*device, facts, gpu, dma_buf);
     made->all_.emplace_back();
+    made->near_.push_back(nearness_of(*device, gpu));
     if (mr.ok()) {
+      made->nearest_ = std::max(made->nearest_, made->near_.back());
       made->all_.back().emplace(device, *mr);
       any = true;
       continue;

@@ -12,7 +12,7 @@
 
 #include "cuda/topology.hpp"
 #include "memory/region.hpp"
-#include "transport/verbs/device.hpp"
+#include "transport/verbs/nearest.hpp"
 
 namespace linkspan::transport::verbs {
 
@@ -48,16 +48,20 @@ class MemoryKeys {
   /// may pin no more; the text says how it may. unsupported: the devices take no such memory.
   static Result<std::shared_ptr<const MemoryKeys>> create(
       std::span<const std::shared_ptr<VerbsDevice>> devices, const memory::Region::Facts& facts,
-      const cuda::Device* gpu);
+      const cuda::Device* gpu, decltype(nearness)* nearness_of = nearness);
 
   /// Returns false for a device that failed to register it, where another one did.
   bool has(std::size_t device) const noexcept { return all_[device].has_value(); }
+  /// Returns whether no other device is nearer.
+  bool is_nearest(std::size_t device) const noexcept { return near_[device] == nearest_; }
   std::uint32_t lkey(std::size_t device) const noexcept { return all_[device]->lkey(); }
   /// Returns kNoKey for a device that has none.
   std::vector<std::uint64_t> rkeys() const;
 
  private:
   std::vector<std::optional<DeviceMemory>> all_;  // by the devices' order
+  std::vector<std::size_t> near_;                 // likewise
+  std::size_t nearest_ = 0;                       // of those that have it
 };
 
 /// Returns the text of a refused registration of so many bytes.

@@ -8,6 +8,7 @@
 
 #include "transport/factory.hpp"
 #include "transport/verbs/gid.hpp"
+#include "transport/verbs/nearest.hpp"
 #include "transport/verbs/verbs_transport.hpp"
 
 namespace linkspan::transport::verbs {
@@ -115,10 +116,13 @@ Finding find(const base::Options& options) {
     out.remedy = kDevicesRemedy;
     return out;
   }
-  for (const Rail& rail : *rails)
+  std::vector<PlacedDevice> placed;
+  for (const Rail& rail : *rails) {
+    placed.push_back({rail.name(), rail.device->pci_path()});
     out.found += (out.found.empty() ? "" : ", ") + rail.name() +
                  (rail.link == kLinkInfiniband ? " (InfiniBand, GID " : " (RoCE, GID ") +
                  to_string(rail.gid) + ", MTU " + std::to_string(bytes_of(rail.mtu)) + ")";
+  }
   out.present = !rails->empty();
   if (!out.present) {
     out.found = "none with an active port";
@@ -129,6 +133,8 @@ Finding find(const base::Options& options) {
   out.found += ::access("/sys/module/nvidia_peermem", F_OK) == 0
                    ? "; GPU memory by DMA-BUF or nvidia-peermem"
                    : "; GPU memory by DMA-BUF: nvidia-peermem is not loaded";
+  if (const std::string near = describe_nearest(placed); !near.empty())
+    out.found += "; nearest to " + near;
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return out;
   out.found += "; this process may lock " + std::to_string(limit.rlim_cur) + " bytes";

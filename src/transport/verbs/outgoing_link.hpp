@@ -86,6 +86,10 @@ class OutgoingLink {
   /// now; of any that it may have.
   bool carries(const VerbsBatch& batch) const noexcept;
   bool may_carry(const VerbsBatch& batch) const noexcept;
+  /// Returns whether no other device here is nearer to the memory.
+  bool is_nearest(const MemoryKeys& memory) const noexcept {
+    return memory.is_nearest(ends_.device);
+  }
   bool has_ended() const noexcept { return state_ == State::ended; }
   /// Returns whether a DeviceCall runs or is about to.
   bool is_changing() const noexcept {

@@ -147,16 +147,23 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
   return begun;
 }
 
-/// Sends what has room, in turn by the links that are up.
+/// Sends what has room, in turn by the links that are up: by devices next to the memory of a GPU,
+/// by others where none of those is.
 void VerbsEndpoint::pump() {
-  const auto up = std::ranges::count_if(links_, [](const auto& each) { return each->is_up(); });
-  if (up == 0) return;
   for (const auto& batch : batches_) {
-    const std::uint64_t share =
-        std::max(kMinShare, batch->bytes / static_cast<std::uint64_t>(up) + 1);
+    if (!batch->wants_to_send()) continue;
+    std::uint64_t up = 0, near = 0;
+    for (const auto& link : links_) {
+      if (!link->is_up() || !link->carries(*batch)) continue;
+      ++up;
+      near += link->is_nearest(*batch->memory.keys) ? 1 : 0;
+    }
+    if (up == 0) continue;
+    const std::uint64_t share = std::max(kMinShare, batch->bytes / (near != 0 ? near : up) + 1);
     for (std::size_t idle = 0; batch->wants_to_send() && idle < links_.size();) {
       OutgoingLink& link = *links_[pace_.next_link++ % links_.size()];
-      if (!link.has_room() || !link.carries(*batch)) {
+      if (!link.has_room() || !link.carries(*batch) ||
+          (near != 0 && !link.is_nearest(*batch->memory.keys))) {
         ++idle;
         continue;
       }
@@ -307,14 +314,16 @@ Explanation VerbsEndpoint::explain(Op, const memory::Region& local, const Mappin
     return {.path = {}, .executor = {}, .reason = status.what(), .expected_gbps = 0, .refused = {}};
   return {.path = kVerbsPath,
           .executor = "here",
-          .reason = describe_paths(),
+          .reason = describe_paths(transport_.keys(local.facts().id.serial).get()),
           .expected_gbps = 0,
           .refused = transport_.refused(local, remote)};
 }
 
-std::string VerbsEndpoint::describe_paths() const {
+std::string VerbsEndpoint::describe_paths(const MemoryKeys* memory) const {
   std::string text;
-  for (const auto& link : links_) text += (text.empty() ? "RDMA by " : ", ") + link->describe();
+  for (const auto& link : links_)
+    if (memory == nullptr || link->is_nearest(*memory))
+      text += (text.empty() ? "RDMA by " : ", ") + link->describe();
   return text.empty() ? "no RDMA: the devices of both sides are of different kinds" : text;
 }
 

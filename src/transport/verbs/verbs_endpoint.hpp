@@ -35,7 +35,7 @@ class VerbsEndpoint final : public Endpoint {
   PollHint poll_hint() const override;
   Explanation explain(Op op, const memory::Region& local, const Mapping& remote,
                       BatchSummary shape) const override;
-  std::string describe_paths() const override;
+  std::string describe_paths() const override { return describe_paths(nullptr); }
   Status on_message(std::uint16_t op, std::span<const std::byte> bytes,
                     std::span<base::Fd> fds) override;
   void close() override;
@@ -68,6 +68,8 @@ class VerbsEndpoint final : public Endpoint {
   Status peer_is_gone() const;
   /// Returns why no link carries anything, or OK.
   Status refused(base::Time now) const;
+  /// Lists the links; those of the devices next to the memory if it is not null.
+  std::string describe_paths(const MemoryKeys* memory) const;
   void pump();
   void advance(base::Time now);
   void check_canceled(base::Time now);

@@ -56,7 +56,7 @@ Result<memory::PublishedKey> VerbsTransport::publish(const memory::Region& regio
   Result<const cuda::Device*> gpu = nullptr;
   if (facts.kind == MemoryKind::device) gpu = options_.topology->activate(facts.gpu);
   if (!gpu.ok()) return gpu.status();
-  auto keys = MemoryKeys::create(devices_, facts, *gpu);
+  auto keys = MemoryKeys::create(devices_, facts, *gpu, options_.nearness_of);
   if (!keys.ok()) return keys.status();
   auto published = published_.add(region);
   if (!published.ok()) return published;

@@ -35,6 +35,7 @@ struct VerbsOptions {
   std::uint64_t incarnation = 0;       ///< This Engine's.
   SendLimits limits{};
   const base::Clock* clock = &base::Clock::steady();  ///< Clock of an Endpoint's bounds.
+  decltype(nearness)* nearness_of = nearness;
 };
 
 class VerbsTransport final : public Transport {
