@@ -217,7 +217,7 @@ if(NOT preset STREQUAL "tsan")  # what it costs is more than what an attack leav
   linkspan_gtest(hostile tests/hostile simulated)
   target_sources(linkspan_hostile PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp
     ${CMAKE_SOURCE_DIR}/tests/faults/usage.cpp)
-  add_dependencies(linkspan_hostile unlucky_threads)  # loaded by name
+  add_dependencies(linkspan_hostile unlucky_threads fake_verbs)  # loaded by name
 endif()
 if(preset STREQUAL "release")
   linkspan_gtest(hosts tests/hosts cpu)

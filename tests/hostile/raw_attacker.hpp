@@ -49,8 +49,8 @@ class RawAttacker {
     return false;
   }
   bool to_transport(std::uint16_t op, std::span<const std::byte> bytes,
-                    std::span<base::Fd> fds = {}) {
-    return say(control::FrameOp::for_transport, control::encode_for_transport("local", op, bytes),
+                    std::span<base::Fd> fds = {}, const std::string& transport = "local") {
+    return say(control::FrameOp::for_transport, control::encode_for_transport(transport, op, bytes),
                fds);
   }
   /// Sends a hello as an Engine would, with these transports.

@@ -329,6 +329,23 @@ TEST_F(VerbsPair, ARegionThatThePeerKeepsIsTakenAwayAtTheBound) {
   expect_memory(*far);
 }
 
+TEST_F(VerbsPair, RefusesAPeerThatAsksAndReadsNoAnswer) {
+  connect();
+  warm_up();
+  far->channel.full = true;
+  flatbuffers::FlatBufferBuilder out;
+  out.Finish(schema::CreateVerbsAccess(out, 9999, out.CreateVector(std::vector<std::uint8_t>(16))));
+  const auto message = finished(out);
+  std::size_t taken = 0;
+  Status end;
+  while (end.ok() && ++taken < 100'000)
+    end = far->endpoint->on_message(static_cast<std::uint16_t>(VerbsMessage::access), message, {});
+  EXPECT_EQ(end.code(), Code::corrupt) << end.to_string();
+  EXPECT_EQ(taken, MessageQueue::kMaxAnswers + 2);
+  far->channel.full = false;
+  far->channel.sent.clear();
+}
+
 TEST_F(VerbsPair, RefusesWhatAHostilePeerSends) {
   connect();
   warm_up();

@@ -16,12 +16,15 @@ namespace linkspan::transport::verbs {
 
 class MessageQueue {
  public:
+  static constexpr std::size_t kMaxAnswers = 4096;  ///< That wait, to a peer that reads them.
+
   explicit MessageQueue(Channel& channel) : channel_(channel) {}
 
   /// Queues a message and sends what the Channel has room for.
   void send(VerbsMessage type, const flatbuffers::FlatBufferBuilder& message) {
     if (closed_) return;
     messages_.push_back({type, finished(message)});
+    answers_ += is_answer(type) ? 1 : 0;
     flush();
   }
   void flush() noexcept {
@@ -30,6 +33,7 @@ class MessageQueue {
         const QueuedVerbsMessage& next = messages_.front();
         const Status status = channel_.send(static_cast<std::uint16_t>(next.type), next.bytes, {});
         if (status.code() == Code::no_resource) return;
+        answers_ -= is_answer(next.type) ? 1 : 0;
         messages_.pop_front();  // or the peer is lost, and peer_terminated() follows
       }
     } catch (const std::exception&) {
@@ -40,8 +44,11 @@ class MessageQueue {
   void close() noexcept {
     closed_ = true;
     messages_.clear();
+    answers_ = 0;
   }
   bool empty() const noexcept { return messages_.empty(); }
+  /// Returns whether the peer goes on asking and reads no answer.
+  bool has_too_many_answers() const noexcept { return answers_ > kMaxAnswers; }
   Channel& channel() const noexcept { return channel_; }
 
  private:
@@ -51,6 +58,7 @@ class MessageQueue {
   };
   Channel& channel_;
   std::deque<QueuedVerbsMessage> messages_;
+  std::size_t answers_ = 0;  // among them
   bool closed_ = false;
 };
 

@@ -22,6 +22,12 @@ enum class VerbsMessage : std::uint16_t {
   flushed,
 };
 
+/// Returns whether a message of the peer's caused it.
+inline bool is_answer(VerbsMessage type) noexcept {
+  return type == VerbsMessage::opened || type == VerbsMessage::granted ||
+         type == VerbsMessage::returned || type == VerbsMessage::flushed;
+}
+
 inline constexpr std::size_t kMaxReason = 512;  ///< Bytes of a text, at most.
 
 using schema::finished;

@@ -9,6 +9,10 @@ Status VerbsEndpoint::on_message(std::uint16_t op, std::span<const std::byte> by
                                  std::span<base::Fd>) {
   if (!life_.failed.ok() || life_.disconnected) return {};
   life_.met = true;
+  if (messages_.has_too_many_answers())
+    return {Code::corrupt, Scope::peer,
+            "more than " + std::to_string(MessageQueue::kMaxAnswers) +
+                " answers about RDMA are not read"};
   switch (static_cast<VerbsMessage>(op)) {
     case VerbsMessage::open:
       return incoming_.on_open(bytes);
