@@ -79,7 +79,7 @@ void expect_moved(FarEngine& far, const Peer& peer, Op op, std::vector<Held>& he
 class EngineWireRegions : public ::testing::TestWithParam<std::tuple<int, Kind>> {
  protected:
   void SetUp() override {
-    if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
+    if (Status status = kinds_by(wire(), {std::get<1>(GetParam())}); !status.ok())
       GTEST_SKIP() << status.to_string();
   }
   static int wire() { return std::get<0>(GetParam()); }

@@ -16,7 +16,7 @@ constexpr std::uint64_t kBytes = 9 * kMiB;  // of more than one message
 class EngineWire : public ::testing::TestWithParam<std::tuple<int, Kind, Kind>> {
  protected:
   void SetUp() override {
-    if (Status status = kinds_here({near(), far()}); !status.ok())
+    if (Status status = kinds_by(wire(), {near(), far()}); !status.ok())
       GTEST_SKIP() << status.to_string();
   }
   static int wire() { return std::get<0>(GetParam()); }
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Every, EngineWire,
 class EngineWireAlike : public ::testing::TestWithParam<std::tuple<int, Kind>> {
  protected:
   void SetUp() override {
-    if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
+    if (Status status = kinds_by(wire(), {std::get<1>(GetParam())}); !status.ok())
       GTEST_SKIP() << status.to_string();
   }
   static int wire() { return std::get<0>(GetParam()); }

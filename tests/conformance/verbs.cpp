@@ -11,8 +11,8 @@ namespace {
 namespace verbs = transport::verbs;
 
 Result<HereEnd::Parts> verbs_parts(MemoryKind kind) {
-  if (Status status = kind == MemoryKind::device ? need_gpus(1) : Status(); !status.ok())
-    return status;
+  const Kind& of_kind = kind == MemoryKind::device ? kKinds[0] : kKinds[3];
+  if (Status status = kinds_by(kVerbs, {of_kind}); !status.ok()) return status;
   // Queue pairs use it until the process ends.
   static const auto library = verbs::Library::load(verbs_library().c_str());
   if (!library.ok()) return library.status();

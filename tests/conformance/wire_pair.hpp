@@ -4,12 +4,14 @@
 // Threads: externally synchronised.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/conformance/engine_fixture.hpp"
+#include "tests/support/fake_cuda/controls.hpp"
 
 namespace linkspan::test {
 
@@ -42,6 +44,16 @@ inline TransferOptions by_wire(int wire, Duration deadline = {}) {
   options.deadline = deadline;
   options.require = path_of(wire);
   return options;
+}
+
+/// Returns why memory of these kinds is not moved by the wire here: a kind is missing, or simulated
+/// network cards do not reach the GPU, as they reach none but simulated ones.
+inline Status kinds_by(int wire, std::initializer_list<Kind> kinds) {
+  if (Status status = kinds_here(kinds); !status.ok()) return status;
+  const bool gpu =
+      std::ranges::any_of(kinds, [](const Kind& k) { return k.kind == MemoryKind::device; });
+  if (wire != kVerbs || !gpu || FakeCuda::find()) return {};
+  return {Code::unsupported, Scope::process, "needs the simulated driver"};
 }
 
 /// Returns the library of simulated network cards, or the one that LINKSPAN_VERBS_LIBRARY names

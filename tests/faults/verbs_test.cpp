@@ -20,7 +20,8 @@ constexpr unsigned kDevices = 2;  // of the simulated library
 class Verbs : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
-    if (Status status = kinds_here({GetParam()}); !status.ok()) GTEST_SKIP() << status.to_string();
+    if (Status status = kinds_by(kVerbs, {GetParam()}); !status.ok())
+      GTEST_SKIP() << status.to_string();
     fake_ = FakeVerbs::find(file_beside_this_program("libfake_verbs.so").c_str());
     ASSERT_TRUE(fake_);
     fake_.reset();

@@ -24,7 +24,8 @@ class WireKills : public ::testing::TestWithParam<std::tuple<int, Kind>> {
   static void SetUpTestSuite() { ::setenv("LINKSPAN_TCP_STREAMS", "2", 1); }
   static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   void SetUp() override {
-    if (Status status = kinds_here({kind()}); !status.ok()) GTEST_SKIP() << status.to_string();
+    if (Status status = kinds_by(wire(), {kind()}); !status.ok())
+      GTEST_SKIP() << status.to_string();
   }
   static int wire() { return std::get<0>(GetParam()); }
   static Kind kind() { return std::get<1>(GetParam()); }

@@ -32,7 +32,7 @@ class WirePeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
   }
   static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   void SetUp() override {
-    if (Status status = kinds_here({std::get<1>(GetParam())}); !status.ok())
+    if (Status status = kinds_by(wire(), {std::get<1>(GetParam())}); !status.ok())
       GTEST_SKIP() << status.to_string();
     // By RDMA the initiator's device alone decides how long a request takes.
     if (wire() == kVerbs) fake_verbs().set("late_us", 500);
