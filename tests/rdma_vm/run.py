@@ -3,7 +3,8 @@
 
     run.py --build out/release            one machine: the suite, Engines, kills and cancels
     run.py --build out/release --two      two machines: a benchmark, and what goes on after a cut
-    run.py --build out/release --long     both, with more memories and more kills
+    run.py --build out/release --two --cuts 100     the same, and so many cuts more
+    run.py --build out/release --long     both, with more memories and kills, and 100 cuts
 
 Debian's packages of the kernel, QEMU and libibverbs are fetched once into
 $XDG_CACHE_HOME/linkspan/rdma_vm and installed nowhere. Exits with 77 where they cannot be had.
@@ -149,7 +150,7 @@ class Machine:
 
     SHOWN = re.compile(
         r"^== |^\[={10}\]|^\[  (PASSED|FAILED|SKIPPED) |^\d+ FAILED|: Failure$|panic|"
-        r"^pair |^batches |->.*MiB|->.*KiB|->.*8B? |rows, "
+        r"^pair |^batches |^cuts: |->.*MiB|->.*KiB|->.*8B? |rows, "
     )
 
     def __init__(self, name: str, root: pathlib.Path, image: pathlib.Path, log: pathlib.Path,
@@ -245,6 +246,7 @@ def main() -> int:
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--two", action="store_true")
+    parser.add_argument("--cuts", type=int, help="of the cable between two machines, at random")
     parser.add_argument("--limit", type=float, help="seconds, for all machines")
     arguments = parser.parse_args()
     missing = [each for each in PROGRAMS + BESIDE if not (arguments.build / each).is_file()]
@@ -268,7 +270,9 @@ def main() -> int:
             settings = "long=1" if arguments.long else ""
             failures += run(("one",), root, image, logs, until, settings)
         if arguments.long or arguments.two:
-            failures += run(("far", "near"), root, image, logs, until)
+            cuts = arguments.cuts or (100 if arguments.long else 0)
+            settings = f"cuts={cuts}" if cuts else ""
+            failures += run(("far", "near"), root, image, logs, until, settings)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(*(f"FAILED: {each}" for each in failures), sep="\n", end="\n" if failures else "")
     print(f"{'failed' if failures else 'ok'}: {time.monotonic() - begin:.0f} s, "
