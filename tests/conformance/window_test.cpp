@@ -9,7 +9,7 @@
 
 #include "linkspan/device/packet.cuh"
 #include "linkspan/window.hpp"
-#include "tests/conformance/engine_fixture.hpp"
+#include "tests/conformance/wire_pair.hpp"
 #include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
@@ -23,8 +23,9 @@ constexpr PadLayout kLayout{.signals = 8, .mailboxes = 1, .mailbox_bytes = 1024}
 
 /// An Engine with a region and a pad in shared memory, and its window onto the other's.
 struct Side {
-  explicit Side(const char* name)
-      : engine(take(Engine::open(engine_options(name)))),
+  explicit Side(const char* name) : Side(engine_options(name)) {}
+  explicit Side(const EngineOptions& options)
+      : engine(take(Engine::open(options))),
         region(take(engine.allocate_shared(kBytes))),
         pad(take(engine.allocate_shared(kLayout.bytes()))) {
     must(engine.listen());
@@ -55,9 +56,10 @@ struct Side {
 
 constexpr const char* kAnyPort = "tcp:127.0.0.1:0";
 
-enum class By { mapping, proxy, tcp };
+enum class By { mapping, proxy, tcp, verbs };
 const char* name_of(By by) {
-  return by == By::mapping ? "mapping" : by == By::proxy ? "proxy" : "tcp";
+  if (by == By::tcp || by == By::verbs) return by == By::tcp ? "tcp" : "verbs";
+  return by == By::mapping ? "mapping" : "proxy";
 }
 
 class Windows : public ::testing::TestWithParam<By> {
@@ -67,13 +69,21 @@ class Windows : public ::testing::TestWithParam<By> {
   static void TearDownTestSuite() { ::unsetenv("LINKSPAN_TCP_STREAMS"); }
   static bool proxied() { return GetParam() != By::mapping; }
   static bool forced() { return GetParam() == By::proxy; }
+  static bool remote() { return GetParam() == By::tcp || GetParam() == By::verbs; }
+  static EngineOptions options_of(const char* name) {
+    return GetParam() == By::verbs ? wire_options(kVerbs, name) : engine_options(name);
+  }
   void SetUp() override {
     const WindowOptions options{.layout = kLayout, .force_proxy = forced(), .queue = 16};
-    if (GetParam() == By::tcp) must(right_.engine.listen(kAnyPort));
+    if (remote()) must(right_.engine.listen(kAnyPort));
     Peer to_right = take(left_.engine.connect(right_.engine.address()));
     Peer to_left = take(right_.engine.accept(10s));
     left_.open(to_right, options);
     right_.open(to_left, options);
+    if (remote()) {
+      EXPECT_EQ(left_.window.path(),
+                "proxy: " + std::string(name_of(GetParam())) + " maps nothing");
+    }
   }
   static void fill(Side& side, unsigned seed) {
     for (std::uint64_t i = 0; i < kBytes; ++i)
@@ -88,7 +98,7 @@ class Windows : public ::testing::TestWithParam<By> {
   /// sanitizer sees.
   static void order(Side& side) { test::order_accesses(side.engine); }
 
-  Side left_{"left"}, right_{"right"};
+  Side left_{options_of("left")}, right_{options_of("right")};
 };
 
 TEST_P(Windows, PutThenSignal) {
@@ -243,7 +253,7 @@ TEST_P(Windows, WhatIsOutOfRangeIsRefused) {
   EXPECT_TRUE(left_.window.failure().ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(By, Windows, ::testing::Values(By::mapping, By::proxy, By::tcp),
+INSTANTIATE_TEST_SUITE_P(By, Windows, ::testing::Values(By::mapping, By::proxy, By::tcp, By::verbs),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 /// The peer is killed during puts and signals.
