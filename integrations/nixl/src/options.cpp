@@ -8,8 +8,9 @@
 namespace linkspan::nixl {
 namespace {
 
-constexpr std::string_view kTransport[] = {"tcp.interfaces", "tcp.connections", "nccl_net.plugin",
-                                           "nccl_net.unpack"};
+constexpr std::string_view kTransport[] = {
+    "tcp.interfaces",  "tcp.connections",     "nccl_net.plugin", "nccl_net.unpack", "verbs.devices",
+    "verbs.gid_index", "verbs.traffic_class", "verbs.sl",        "verbs.pkey",      "verbs.mtu"};
 // Parameters of UCX and LIBFABRIC that programs pass to any backend.
 constexpr std::string_view kIgnored[] = {"num_threads",
                                          "num_workers",

@@ -113,13 +113,18 @@ def start(idle_processes: IdleProcesses) -> Iterator[Callable[..., Process]]:
 
 class Pair:
     """Agents "a" and "b" that know each other, with a memory each. `network` keeps them from a
-    Unix socket."""
+    Unix socket, `rdma` gives them simulated RDMA devices."""
 
     def __init__(
         self, start: Callable[..., Process], size: int = 1 << 20, count: int = 1,
-        wheel: str = NEWEST, network: bool = False, **parameters: str,
+        wheel: str = NEWEST, network: bool = False, rdma: bool = False, **parameters: str,
     ) -> None:  # fmt: skip
         more = {"LINKSPAN_SOCKET_DIR": "/proc/linkspan"} if network else {}
+        if rdma:
+            library = pathlib.Path(linkspan.__file__).parents[2] / "libfake_verbs.so"
+            if not library.exists():
+                pytest.skip("needs the simulated RDMA devices of a build folder")
+            more.update(LINKSPAN_VERBS_DEVICES="auto", LINKSPAN_VERBS_LIBRARY=str(library))
         self.a, self.b = start(wheel, **more), start(wheel, **more)
         self.size = size
         self.a.ask("open", "a", **parameters)

@@ -12,9 +12,13 @@ from agents import NEWEST, OLDEST, PLUGINS, Failed, Pair, idle_processes, start 
 PAGE, PAGES, LAYERS = 4096, 128, 64
 
 
-@pytest.mark.parametrize("wheel", [OLDEST, NEWEST])
-def test_pages_of_many_regions(start, wheel: str) -> None:  # noqa: F811
-    pair = Pair(start, PAGE * PAGES, LAYERS, wheel)
+@pytest.mark.parametrize(
+    ("wheel", "options"),
+    [(OLDEST, {}), (NEWEST, {}), (NEWEST, {"network": True, "rdma": True, "require": "verbs"})],
+    ids=["oldest", "newest", "newest_by_rdma"],
+)
+def test_pages_of_many_regions(start, wheel: str, options: dict) -> None:  # noqa: F811
+    pair = Pair(start, PAGE * PAGES, LAYERS, wheel, **options)
     places = [random.sample(range(PAGES), PAGES) for _ in range(2)]
     pairs = list(zip(*places, strict=True))
     sides = PAGE, pair.here, pair.there, pairs
