@@ -203,7 +203,7 @@ endif()
 linkspan_gtest(faults tests/faults cpu simulated SHIM SANITIZED_PARTS 2)
 if(TARGET linkspan_faults)
   target_sources(linkspan_faults PRIVATE ${CMAKE_SOURCE_DIR}/tests/conformance/engine_fixture.cpp)
-  add_dependencies(linkspan_faults ${nccl_net_plugins})  # likewise
+  add_dependencies(linkspan_faults ${nccl_net_plugins} fake_verbs)  # likewise
   if(preset STREQUAL "release" AND TARGET fake_cuda)  # peers that are killed in the midst of TLS
     linkspan_test(faults_tls TIMEOUT 180
       ENVIRONMENT ${simulated} "LINKSPAN_SECRET=a secret of the tests" LINKSPAN_SECURITY=encrypted

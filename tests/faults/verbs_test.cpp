@@ -118,6 +118,46 @@ TEST_P(Verbs, GoOnByTcp_WhenEveryDeviceOrLinkGoesAway) {
   EXPECT_GT(moved, rounds / 2) << "this test shows little";
 }
 
+/// Its calls wait for an answer of the card, which may take long.
+TEST_P(Verbs, ADeviceThatIsSlowToEndAQueuePairDelaysNothingElse) {
+  Held here, other;
+  WirePair pair(kVerbs);
+  here = Held::make(pair.engine, memory());
+  other = Held::make(pair.engine, memory());
+  pair.far.add("there", memory());
+  pair.far.add("beside", memory());
+  const RemoteRegion there = pair.remote("there"), beside = pair.remote("beside");
+  here.fill(1);
+  other.fill(3);
+  pair.far.fill("there", 2);
+  pair.far.fill("beside", 4);
+  ASSERT_TRUE(
+      finished(move(pair.peer, Op::write, here.region, there, {0, 0, 1}, by_wire(kVerbs))).ok());
+  ASSERT_EQ(fake_.set("rate", 100'000'000), 0);
+  ASSERT_EQ(fake_.set("destroy_us", 2'000'000), 0);
+  const auto slow = take(move(pair.peer, Op::write, here.region, there, kFirst, {}));
+  for (unsigned i = 0; i < kDevices; ++i) fake_.set_port(i, 0);
+  const base::Time begin = base::Clock::steady().now();
+  Duration longest{};
+  while (!slow.done()) {
+    const base::Time now = base::Clock::steady().now();
+    ASSERT_LT(now - begin, 20s) << pair.engine.dump();
+    ASSERT_EQ(
+        finished(move(pair.peer, Op::write, other.region, beside, {5, 7, 1001}, {.require = "tcp"}))
+            .to_string(),
+        "ok");
+    EXPECT_NE(pair.engine.dump(), "");
+    EXPECT_NE(pair.engine.metrics(), "");
+    longest = std::max<Duration>(longest, base::Clock::steady().now() - now);
+  }
+  EXPECT_GT(base::Clock::steady().now() - begin, 1900ms) << "its memory was in use until then";
+  EXPECT_LT(longest, 500ms);
+  EXPECT_EQ(slow.wait(0s).to_string(), "ok");
+  EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes / 2}}), "");
+  EXPECT_EQ(pair.far.difference("beside", 4, {{7, 3, 5, 1001}}), "");
+  ASSERT_EQ(fake_.set("destroy_us", 0), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Verbs, ::testing::Values(kKinds[3], kKinds[0]),
                          [](const auto& param) { return std::string(param.param.name); });
 

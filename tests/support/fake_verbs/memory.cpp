@@ -199,6 +199,7 @@ FAKE_VERBS_EXPORT int ibv_dereg_mr(IbvMr* mr) {
   auto* const m = static_cast<MrObject*>(mr);
   ContextObject& context = object(mr->context);
   if (world().forked) return EIO;
+  wait_to_destroy();
   Segment& segment = own_segment();
   segment.mrs[m->handle].lkey = 0;
   {

@@ -316,6 +316,7 @@ FAKE_VERBS_EXPORT int ibv_destroy_qp(IbvQp* base) {
   QpObject& qp = qp_of(base);
   ContextObject& context = object_of(qp);
   if (world().forked) return EIO;
+  wait_to_destroy();
   if (!fence(qp)) return EBUSY;
   {
     const Turns::Call call(context.turns);

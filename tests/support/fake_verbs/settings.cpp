@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string_view>
+#include <thread>
 
 namespace linkspan::transport::verbs::fake {
 namespace {
@@ -53,6 +55,10 @@ bool is_nth(std::atomic<std::int64_t>& setting) {
   while (left > 0)
     if (setting.compare_exchange_weak(left, left - 1)) return left == 1;
   return false;
+}
+
+void wait_to_destroy() {
+  std::this_thread::sleep_for(std::chrono::microseconds(settings().destroy_us.load()));
 }
 
 Counters& counters() {

@@ -19,6 +19,7 @@ namespace linkspan::transport::verbs::fake {
   X(seed, 0)              /* of random choices, with the name of the build */          \
   X(late_us, 0)           /* completions come up to so much later than the bytes */    \
   X(chunk, 65536)         /* bytes land in pieces of this size */                      \
+  X(destroy_us, 0)        /* destroy_qp and dereg_mr take so long */                   \
   X(unordered, 0)         /* 1: writes of one queue pair land in any order */          \
   X(rate, 0)              /* bytes a second of each device; 0: no limit */             \
   X(rnr_percent, 0)       /* of messages find no receive at first */                   \
@@ -52,6 +53,8 @@ Settings& settings();
 void read_settings();
 /// Returns false if there is no setting of that name.
 bool set(const char* name, std::int64_t value);
+/// Waits as long as a device that is slow to end something (destroy_us).
+void wait_to_destroy();
 /// Counts down to the call that `setting` says; true for that one.
 bool is_nth(std::atomic<std::int64_t>& setting);
 
