@@ -17,4 +17,10 @@ std::string pci_path_of(const std::string& bus_id, const std::string& sysfs = "/
 /// Returns how many folders both paths begin with; 0 for an empty path.
 std::size_t shared_bridges(const std::string& a, const std::string& b);
 
+/// Returns the bus id of a bridge that sends what goes between two devices below one switch up to
+/// the CPU: its Access Control Services redirect requests or completions. Empty: there is none, or
+/// the user may not read the bridges' configuration, which takes root. Reads PCI Express Base
+/// Specification's extended capability 0x000d, "ACS Control".
+std::string acs_redirect(const std::string& a, const std::string& b);
+
 }  // namespace linkspan::base

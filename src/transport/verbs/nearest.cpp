@@ -14,13 +14,13 @@ std::size_t nearness(const VerbsDevice& device, const cuda::Device* gpu) {
   return base::shared_bridges(device.pci_path(), base::pci_path_of(gpu->info().bus_id));
 }
 
-std::string describe_nearest(std::span<const PlacedDevice> devices, const std::string& gpus,
-                             const std::string& sysfs) {
+Nearest find_nearest(std::span<const PlacedDevice> devices, const std::string& gpus,
+                     const std::string& sysfs) {
   std::error_code none;
   std::set<std::string> bus_ids;
   for (const auto& each : std::filesystem::directory_iterator(gpus, none))
     bus_ids.insert(each.path().filename());
-  std::string text;
+  Nearest out;
   for (const std::string& bus_id : bus_ids) {
     const std::string path = base::pci_path_of(bus_id, sysfs);
     const auto near = [&](const PlacedDevice& each) {
@@ -29,13 +29,18 @@ std::string describe_nearest(std::span<const PlacedDevice> devices, const std::s
     std::size_t most = 1;
     for (const PlacedDevice& each : devices) most = std::max(most, near(each));
     std::string names;
-    for (const PlacedDevice& each : devices)
-      if (near(each) == most) names += (names.empty() ? "" : ", ") + each.name;
+    for (const PlacedDevice& each : devices) {
+      if (near(each) != most) continue;
+      names += (names.empty() ? "" : ", ") + each.name;
+      const std::string redirect = base::acs_redirect(each.pci_path, path);
+      if (!redirect.empty()) names += " (by the CPU: ACS of bridge " + redirect + ")";
+      out.redirected |= !redirect.empty();
+    }
     if (names.empty()) continue;
-    text += text.empty() ? "GPU " : "; GPU ";
-    text += bus_id + ": " + names;
+    out.text += out.text.empty() ? "GPU " : "; GPU ";
+    out.text += bus_id + ": " + names;
   }
-  return text;
+  return out;
 }
 
 }  // namespace linkspan::transport::verbs

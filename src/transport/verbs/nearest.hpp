@@ -21,10 +21,14 @@ struct PlacedDevice {
   std::string name, pci_path;
 };
 
-/// Returns the nearest devices to each of NVIDIA's GPUs, as "GPU 0000:18:00.0: mlx5_0, mlx5_1;
-/// ...". Empty where there is no GPU, or sysfs shows no device.
-std::string describe_nearest(std::span<const PlacedDevice> devices,
-                             const std::string& gpus = "/proc/driver/nvidia/gpus",
-                             const std::string& sysfs = "/sys");
+struct Nearest {
+  /// "GPU 0000:18:00.0: mlx5_0, mlx5_1; ...". Empty: there is no GPU, or sysfs shows no device.
+  std::string text;
+  bool redirected = false;  ///< By a bridge between a GPU and its device, which the text names.
+};
+/// Finds the nearest devices to each of NVIDIA's GPUs.
+Nearest find_nearest(std::span<const PlacedDevice> devices,
+                     const std::string& gpus = "/proc/driver/nvidia/gpus",
+                     const std::string& sysfs = "/sys");
 
 }  // namespace linkspan::transport::verbs

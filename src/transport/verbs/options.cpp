@@ -40,6 +40,11 @@ constexpr const base::OptionInfo& kMtu = kOptions[5];
 constexpr const char* kDevicesRemedy =
     "set auto, none, or devices as `ibv_devices` lists them, such as mlx5_0,mlx5_1:2";
 
+constexpr const char* kAcsRemedy =
+    "turn ACS redirection of these bridges off (in the BIOS, or by setpci), unless virtual "
+    "machines "
+    "need it: GPUs and RDMA devices below one switch reach each other directly then";
+
 template <class Number>
 std::optional<Number> parse(std::string_view text, int base) {
   Number number{};
@@ -133,12 +138,14 @@ Finding find(const base::Options& options) {
   out.found += ::access("/sys/module/nvidia_peermem", F_OK) == 0
                    ? "; GPU memory by DMA-BUF or nvidia-peermem"
                    : "; GPU memory by DMA-BUF: nvidia-peermem is not loaded";
-  if (const std::string near = describe_nearest(placed); !near.empty())
-    out.found += "; nearest to " + near;
+  const Nearest near = find_nearest(placed);
+  if (!near.text.empty()) out.found += "; nearest to " + near.text;
+  if (near.redirected) out.remedy = kAcsRemedy;
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return out;
   out.found += "; this process may lock " + std::to_string(limit.rlim_cur) + " bytes";
-  out.remedy =
+  out.remedy += out.remedy.empty() ? "" : "; ";
+  out.remedy +=
       "raise RLIMIT_MEMLOCK by `ulimit -l unlimited`, LimitMEMLOCK of systemd or --ulimit "
       "memlock=-1 of docker";
   return out;
