@@ -38,7 +38,7 @@ Nearest find_nearest(std::span<const PlacedDevice> devices, const std::string& g
     }
     if (names.empty()) continue;
     out.text += out.text.empty() ? "GPU " : "; GPU ";
-    out.text += bus_id + ": " + names;
+    out.text.append(bus_id).append(": ").append(names);
   }
   return out;
 }
