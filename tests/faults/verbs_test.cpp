@@ -151,7 +151,7 @@ TEST_P(Verbs, ADeviceThatIsSlowToEndAQueuePairDelaysNothingElse) {
     longest = std::max<Duration>(longest, base::Clock::steady().now() - now);
   }
   EXPECT_GT(base::Clock::steady().now() - begin, 1900ms) << "its memory was in use until then";
-  EXPECT_LT(longest, 500ms);
+  EXPECT_LT(longest, 1500ms);
   EXPECT_EQ(slow.wait(0s).to_string(), "ok");
   EXPECT_EQ(pair.far.difference("there", 2, {{0, 1, 0, kBytes / 2}}), "");
   EXPECT_EQ(pair.far.difference("beside", 4, {{7, 3, 5, 1001}}), "");
