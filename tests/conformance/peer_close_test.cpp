@@ -136,7 +136,7 @@ TEST_P(PeerClose, EndsItsTransfersAndNoOthers) {
     expect_quiet(all);
     expect_refused();
     EXPECT_EQ(peer_.close(10s).to_string(), "ok");
-    EXPECT_EQ(other.wait(20s).to_string(), "ok");
+    EXPECT_EQ(other.wait(20s).to_string(), "ok") << engine_->dump() << other_->dump();
     here_.fill(7);  // both memories are their users'
     far_->fill("there", 8);
     expect_moves(*other_, peer_beside_, elsewhere_, beside_);

@@ -147,5 +147,26 @@ TEST_F(JobQueueTest, ReservesASubstituteForEachExecutorAtAnAbortedJob) {
   EXPECT_FALSE(queue_.claim(stop_.get_token(), staging_, true)) << "the executors have returned";
 }
 
+/// Two substitutes have chunks of the only order, so both executors rest. Then the order needs
+/// none.
+TEST_F(JobQueueTest, CallsAnExecutor_WhenTheSubstitutesThatHadTheChunksEnd) {
+  CpuJob& job = add(6, 7);
+  EXPECT_EQ(claim(), &job);
+  EXPECT_EQ(claim(), &job);
+  ASSERT_EQ(queue_.reserve_substitutes(&cut(1)), 1u);
+  std::atomic<bool> claimed{false};
+  std::jthread executor([&] { claimed = claim() == &job; });
+  std::this_thread::sleep_for(20ms);  // it rests by now
+  EXPECT_FALSE(claimed);
+  queue_.finish(job, {});
+  queue_.finish(job, {});
+  EXPECT_FALSE(queue_.claim(stop_.get_token(), staging_, true)) << "the substitute ends";
+  const auto limit = base::Deadline::in(10s);
+  while (!claimed && !limit.passed()) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(claimed);
+  stop_.request_stop();
+  queue_.wake_all();
+}
+
 }  // namespace job_queue_test
 }  // namespace linkspan::copy

@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -201,6 +203,14 @@ class VerbsPair : public ::testing::Test {
     ASSERT_TRUE(end.ok()) << end.to_string();
     near->ends.clear();
     fill(2);
+  }
+  /// Returns whether no side changes its queue pairs or has anything to say, so all links are up.
+  bool at_rest() const {
+    return std::ranges::all_of(std::initializer_list<const VerbsSide*>{near.get(), far.get()},
+                               [](const VerbsSide* side) {
+                                 return side->channel.sent.empty() &&
+                                        side->endpoint->poll_hint().when == PollHint::When::idle;
+                               });
   }
   void hold(bool held) {
     for (unsigned device : {0u, 1u}) fake.hold(device, held ? 1 : 0);
