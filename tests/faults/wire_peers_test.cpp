@@ -88,6 +88,7 @@ TEST_P(WirePeers, EndAllWhenOneIsKilled) {
     auto transfers = start_all(peer, here.region, there);
     EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");  // while transfers run
     far.process().signal(SIGSTOP);
+    if (wire() == kVerbs) fake_verbs().set("rate", 20'000'000);  // else all end before the kill
     for (const Transfer& each : start_all(peer, here.region, there)) transfers.push_back(each);
     far.process().kill();
     const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
@@ -103,6 +104,7 @@ TEST_P(WirePeers, EndAllWhenOneIsKilled) {
     const auto late = move(peer, Op::write, here.region, there, kAll, by_wire(wire()));
     EXPECT_EQ(finished(late).code(), Code::disconnected) << finished(late).to_string();
   }
+  if (wire() == kVerbs) fake_verbs().reset();
   here.fill(8);
   FarEngine next(with_wire(wire()));
   serves(engine, next, take(engine.connect(next.address())), beside);
