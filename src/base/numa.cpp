@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <fstream>
+
+#include "base/pci.hpp"
 
 namespace linkspan::base {
 
@@ -15,11 +16,8 @@ int numa_node_of(const std::string& bus_id, const std::string& sysfs) {
   if (!(std::ifstream(sysfs + "/devices/system/node/online") >> online) ||
       online.find_first_of("-,") == std::string::npos)
     return -1;
-  std::string name = bus_id;  // CUDA writes capitals, sysfs does not
-  std::ranges::transform(name, name.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   int node = -1;
-  if (!(std::ifstream(sysfs + "/bus/pci/devices/" + name + "/numa_node") >> node)) return -1;
+  if (!(std::ifstream(pci_path_of(bus_id, sysfs) + "/numa_node") >> node)) return -1;
   return std::max(node, -1);
 }
 

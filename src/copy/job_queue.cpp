@@ -170,8 +170,8 @@ std::optional<JobQueue::Claim> JobQueue::claim(const std::stop_token& stop, cons
   while (true) {
     if (replaces && (stop.stop_requested() || replacing_ > stuck_ + beyond_share_)) {
       --replacing_;
-      wake(1);                // one that rests takes the chunks, which it could not beside this one
-      changed_.notify_all();  // or one whose buffers are in use
+      wake(1);                // an executor that rests may take the chunks now
+      changed_.notify_all();  // so may one that waits for its buffers
       return std::nullopt;
     }
     if (CpuJob* const job = stop.stop_requested() ? nullptr : choose(staging, replaces)) {

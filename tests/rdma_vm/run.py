@@ -97,7 +97,7 @@ def unpack(package: pathlib.Path, root: pathlib.Path):
     if not package.name.startswith("linux-image"):
         call("dpkg", "-x", package, root, limit_s=300)
         return
-    # Of the kernel's 4,000 modules a few.
+    # Unpacks a few of the kernel's 4,000 modules.
     wanted = ["./boot/vmlinuz-*", *(f"*/{module}.ko" for module in MODULES)]
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as tar:
         call("tar", "-x", "-C", root, "--wildcards", *wanted, stdin=tar.stdout, limit_s=300)

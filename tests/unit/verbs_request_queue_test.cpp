@@ -89,7 +89,7 @@ class RequestQueueTest : public ::testing::Test {
       batch.blocks.push_back({0x1000 + at, at, bytes});
       at += bytes;
     }
-    batch.todo = {{{}, {batch.blocks.size(), 0}}};
+    batch.unsent = {{{}, {batch.blocks.size(), 0}}};
   }
 
   ScriptedDevice device;
@@ -112,7 +112,7 @@ TEST_F(RequestQueueTest, ChainsARequestForEachBlockAndSignalsTheLast) {
   EXPECT_EQ(device.posted[1].element.addr, 0x1000u + 10);
   EXPECT_EQ(device.posted[1].element.length, 20u);
   EXPECT_EQ(device.posted[1].element.lkey, 5u);
-  EXPECT_TRUE(batch.todo.empty());
+  EXPECT_TRUE(batch.unsent.empty());
   EXPECT_FALSE(batch.moved());
   device.complete(3);
   EXPECT_FALSE(queue.poll(device.qp));
@@ -158,8 +158,8 @@ TEST_F(RequestQueueTest, GivesBackWhatThePostDidNotTake) {
   device.accept = 2;
   EXPECT_FALSE(queue.fill(device.qp, batch, kKeys, kAll));
   EXPECT_EQ(device.posted.size(), 2u);
-  ASSERT_EQ(batch.todo.size(), 1u);
-  EXPECT_EQ(batch.todo[0].begin, (BlockPosition{0, 20}));
+  ASSERT_EQ(batch.unsent.size(), 1u);
+  EXPECT_EQ(batch.unsent[0].begin, (BlockPosition{0, 20}));
   EXPECT_FALSE(queue.has_room()) << "nothing more before a completion";
   EXPECT_TRUE(device.signaled().empty());
   // Nothing would complete: it signals by a write without bytes.
@@ -184,7 +184,7 @@ TEST_F(RequestQueueTest, Fails_WhenPostsAreRefusedForGood) {
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->post_error, ENOMEM);
   EXPECT_EQ(batch.outstanding, 0u);
-  EXPECT_FALSE(batch.todo.empty());
+  EXPECT_FALSE(batch.unsent.empty());
 }
 
 TEST_F(RequestQueueTest, NamesTheBatchWhoseRequestIsWrong) {
@@ -195,7 +195,7 @@ TEST_F(RequestQueueTest, NamesTheBatchWhoseRequestIsWrong) {
   other.op = Op::write;
   other.memory.access = batch.memory.access;
   other.blocks = {{0x9000, 0, 10}};
-  other.todo = {{{}, {1, 0}}};
+  other.unsent = {{{}, {1, 0}}};
   EXPECT_FALSE(queue.fill(device.qp, other, kKeys, kAll));
   device.complete(3, kWcRemAccessErr);
   const auto failure = queue.poll(device.qp);
@@ -204,7 +204,7 @@ TEST_F(RequestQueueTest, NamesTheBatchWhoseRequestIsWrong) {
   EXPECT_TRUE(batch.moved()) << "the requests before have arrived";
   queue.reset();
   EXPECT_EQ(other.outstanding, 0u);
-  EXPECT_EQ(other.todo.size(), 1u);
+  EXPECT_EQ(other.unsent.size(), 1u);
 }
 
 TEST_F(RequestQueueTest, BlamesTheConnectionAndSendsAgain_WhenRetriesAreExceeded) {

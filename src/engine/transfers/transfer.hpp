@@ -69,7 +69,7 @@ struct BatchPosition {
   std::size_t pair = 0, batch = 0;
 };
 
-/// What is left of a batch whose transport has failed.
+/// The rest of a batch whose transport has failed, to be posted to another one.
 struct MovedBatch {
   std::size_t pair = 0, transport = 0;  // the regions, and what carries it now
   Plan plan;

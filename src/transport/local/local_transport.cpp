@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/process.hpp"
+#include "transport/address_check.hpp"
 #include "transport/local/endpoint.hpp"
 #include "transport/local/exports.hpp"
 
@@ -181,9 +182,7 @@ Result<std::unique_ptr<Endpoint>> LocalTransport::connect(std::span<const std::b
                                                           base::Deadline deadline) {
   auto peer = decode_address(address);
   if (!peer.ok()) return peer.status();
-  if (const std::uint64_t known = channel.process().incarnation;
-      known != 0 && known != peer->incarnation)
-    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
+  if (Status status = check_address(channel, peer->incarnation); !status.ok()) return status;
   unsigned copy_queue_index = 0;
   {
     const base::MutexLock lock(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/pci.hpp"
+#include "transport/address_check.hpp"
 #include "transport/nccl_net/endpoint.hpp"
 #include "transport/nccl_net/nic_affinity.hpp"
 
@@ -113,9 +114,7 @@ Result<std::unique_ptr<Endpoint>> NcclNetTransport::connect(std::span<const std:
                                                             Channel& channel, base::Deadline) {
   auto peer = decode_address(address);
   if (!peer.ok()) return peer.status();
-  if (const std::uint64_t known = channel.process().incarnation;
-      known != 0 && known != peer->incarnation)
-    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
+  if (Status status = check_address(channel, peer->incarnation); !status.ok()) return status;
   return std::unique_ptr<Endpoint>(
       std::make_unique<NcclNetEndpoint>(*this, *std::move(peer), channel));
 }

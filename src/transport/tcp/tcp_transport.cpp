@@ -1,5 +1,6 @@
 #include "transport/tcp/tcp_transport.hpp"
 
+#include "transport/address_check.hpp"
 #include "transport/tcp/address.hpp"
 #include "transport/tcp/endpoint.hpp"
 #include "transport/tcp/frame.hpp"
@@ -54,9 +55,7 @@ Result<std::unique_ptr<Endpoint>> TcpTransport::connect(std::span<const std::byt
                                                         Channel& channel, base::Deadline deadline) {
   auto peer = decode_address(address);
   if (!peer.ok()) return peer.status();
-  if (const std::uint64_t known = channel.process().incarnation;
-      known != 0 && known != peer->incarnation)
-    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
+  if (Status status = check_address(channel, peer->incarnation); !status.ok()) return status;
   return std::unique_ptr<Endpoint>(std::make_unique<TcpEndpoint>(*this, *peer, channel, deadline));
 }
 

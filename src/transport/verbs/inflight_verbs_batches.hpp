@@ -32,7 +32,7 @@ class InflightVerbsBatches {
   void release(std::unique_ptr<VerbsBatch> batch) noexcept {
     batch->memory.release();
     batch->blocks.clear();
-    batch->todo.clear();
+    batch->unsent.clear();
     batch->canceled_at.reset();
     batch->end = Status();
     batch->flush = VerbsBatch::Flush::undecided;

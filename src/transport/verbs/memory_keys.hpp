@@ -64,7 +64,7 @@ class MemoryKeys {
   std::size_t nearest_ = 0;                       // of those that have it
 };
 
-/// Returns the text of a refused registration of so many bytes.
+/// Describes a registration of so many bytes that failed, and how to raise the limit of memory.
 std::string registration_error(const std::string& device, const char* function, int error,
                                std::uint64_t bytes);
 

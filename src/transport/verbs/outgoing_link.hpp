@@ -21,7 +21,7 @@
 
 namespace linkspan::transport::verbs {
 
-/// What an Endpoint's links have in common.
+/// Parts of an Endpoint that all its links use.
 struct LinkContext {
   base::Executor& executor;
   const VerbsSettings& settings;
@@ -43,7 +43,7 @@ struct LinkEnds {
   std::size_t device = 0;         ///< Place of the local keys.
 };
 
-/// What the peer has answered to an epoch.
+/// The peer's answer to the request for a queue pair.
 struct LinkAnswer {
   std::uint64_t epoch = 0;
   QueuePairRoute route{};

@@ -44,7 +44,7 @@ bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t 
                          RequestRun& made) {
   const std::uint64_t room = limits_.depth - (posted_ - completed_);
   const std::size_t most = std::min<std::uint64_t>(requests_.size(), room);
-  BlockRange& range = batch.todo.back();
+  BlockRange& range = batch.unsent.back();
   made = {.batch = &batch, .range = {range.begin, range.begin}, .last = posted_, .bytes = 0};
   const std::uint64_t signal_each = signal_interval();
   std::uint64_t next_signal = posted_ - posted_ % signal_each + signal_each;
@@ -71,7 +71,7 @@ bool RequestQueue::build(VerbsBatch& batch, const SendKeys& keys, std::uint64_t 
     ++count;
   }
   made.range.end = range.begin;
-  if (range.begin == range.end) batch.todo.pop_back();
+  if (range.begin == range.end) batch.unsent.pop_back();
   if (count == 0) return false;
   requests_[count - 1].send_flags = kSendSignaled;
   requests_[count - 1].next = nullptr;
@@ -87,7 +87,7 @@ void RequestQueue::count_posted(RequestRun& made, std::uint64_t end) {
     made.bytes = 0;
     for (std::uint64_t number = posted_; number < end; ++number)
       made.bytes += take_request(made.batch->blocks, at, limits_.request).bytes;
-    made.batch->todo.push_back({at, made.range.end});
+    made.batch->unsent.push_back({at, made.range.end});
     made.range.end = at;
     made.last = end;
   }
@@ -102,8 +102,9 @@ void RequestQueue::count_posted(RequestRun& made, std::uint64_t end) {
 std::optional<SendFailure> RequestQueue::fill(IbvQp& queue_pair, VerbsBatch& batch,
                                               const SendKeys& keys, std::uint64_t share) {
   const std::uint64_t bytes_before = bytes_;
-  for (unsigned refusals = 0; has_room() && !batch.todo.empty() && bytes_ - bytes_before < share;) {
-    batch.todo.reserve(batch.todo.size() + 1);  // for what is not taken
+  for (unsigned refusals = 0;
+       has_room() && !batch.unsent.empty() && bytes_ - bytes_before < share;) {
+    batch.unsent.reserve(batch.unsent.size() + 1);  // for what is not taken
     RequestRun made;
     if (!build(batch, keys, share, made)) break;
     IbvSendWr* refused = nullptr;
@@ -187,7 +188,8 @@ std::optional<SendFailure> RequestQueue::sign(IbvQp& queue_pair) {
 void RequestQueue::reset() {
   for (; count_ != 0; --count_) {
     RequestRun& lost = run(count_ - 1);
-    lost.batch->todo.push_back(lost.range);  // before it is not outstanding: it may have no memory
+    // While it is outstanding, because it may find no memory.
+    lost.batch->unsent.push_back(lost.range);
     --lost.batch->outstanding;
   }
   first_ = 0;

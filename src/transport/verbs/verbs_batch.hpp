@@ -3,8 +3,8 @@
 // On the path of a byte: post() fills it, RequestQueues take requests from it, its end is reported
 // when no request is left.
 // Threads: under its peer's mutex.
-// Invariants: each byte is in `todo`, in a request that is outstanding, or has arrived. Requests
-// that fail with their queue pair return to `todo`, because a write or read may be repeated.
+// Invariants: each byte is in `unsent`, in a request that is outstanding, or has arrived. Requests
+// that fail with their queue pair return to `unsent`, because a write or read may be repeated.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct RemoteAccess {
   }
 };
 
-/// What a batch borrows: the memory of both sides.
+/// The memory of both sides, which a batch keeps while it is in flight.
 struct BatchMemory {
   RegionUse use;
   std::shared_ptr<const MemoryKeys> keys{};  ///< Shared with the transport.
@@ -87,7 +87,7 @@ struct VerbsBatch {
   BatchMemory memory;
   std::uint64_t bytes = 0;
   std::vector<BlockAddresses> blocks;  // `there` is an offset in the peer's region
-  std::vector<BlockRange> todo;
+  std::vector<BlockRange> unsent;
   std::uint32_t outstanding = 0;  // runs of requests, in all RequestQueues
   std::optional<base::Time> canceled_at{};
   Status end;  // why it fails
@@ -97,10 +97,10 @@ struct VerbsBatch {
   /// Returns whether nothing more of it is sent.
   bool stopped() const noexcept { return canceled_at.has_value() || !end.ok(); }
   /// Returns whether no request of it touches memory any more.
-  bool moved() const noexcept { return outstanding == 0 && (todo.empty() || stopped()); }
+  bool moved() const noexcept { return outstanding == 0 && (unsent.empty() || stopped()); }
   bool over() const noexcept { return moved() && flush == Flush::done; }
   bool wants_to_send() const noexcept {
-    return !todo.empty() && !stopped() && memory.access != nullptr && memory.access->granted;
+    return !unsent.empty() && !stopped() && memory.access != nullptr && memory.access->granted;
   }
   /// Returns whether a GPU may not see yet what was moved.
   bool needs_flush() const noexcept {

@@ -39,7 +39,7 @@ void add_blocks(const CheckedShape& shape, std::uint64_t here, VerbsBatch& batch
 std::vector<Block> unfinished_of(const VerbsBatch& batch) {
   std::vector<Block> left;
   const std::uint64_t here = batch.memory.use.memory()->address;
-  for (const BlockRange& range : batch.todo)
+  for (const BlockRange& range : batch.unsent)
     for (BlockPosition at = range.begin; at != range.end;) {
       const std::uint64_t most =
           at.block == range.end.block ? range.end.offset - at.offset : batch.blocks[at.block].bytes;
@@ -129,8 +129,8 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
     made->memory.keys = transport_.keys(local.key.id.serial);
     if (made->memory.keys == nullptr)
       return Status(Code::unreachable, Scope::request, "the local region is being deregistered");
-    made->todo.reserve(links_.size() + 1);
-    made->todo.push_back({{}, {made->blocks.size(), 0}});
+    made->unsent.reserve(links_.size() + 1);
+    made->unsent.push_back({{}, {made->blocks.size(), 0}});
     const auto access = requested_.acquire(made->memory.remote->key());
     if (!access.ok()) return access.status();
     made->memory.access = *access;
@@ -139,7 +139,7 @@ Result<Posted> VerbsEndpoint::post(const Batch& batch) {
     transport_.count(made->blocks.size());
   }
   batches_.add(std::move(made));
-  // What finds no memory is done by progress().
+  // If it finds no memory, progress() sends.
   (void)base::or_no_memory([this] {
     pump();
     return Status();
@@ -181,7 +181,7 @@ void VerbsEndpoint::cancel(std::uint64_t cookie) {
 
 void VerbsEndpoint::advance(base::Time at) {
   const bool needed = std::ranges::any_of(
-      batches_, [](const auto& each) { return !each->todo.empty() && !each->stopped(); });
+      batches_, [](const auto& each) { return !each->unsent.empty() && !each->stopped(); });
   for (const auto& link : links_) {
     const std::uint64_t before = link->completed();
     link->advance(at, needed);
@@ -193,7 +193,7 @@ void VerbsEndpoint::advance(base::Time at) {
 /// Ends the batches that no link carries, now or by another rail of the peer's.
 void VerbsEndpoint::fail_unreachable(base::Time at) {
   for (const auto& batch : batches_) {
-    if (batch->todo.empty() || batch->stopped()) continue;
+    if (batch->unsent.empty() || batch->stopped()) continue;
     OutgoingLink* other = nullptr;  // that would carry it by another rail of the peer's
     const bool reachable = std::ranges::any_of(links_, [&](const auto& link) {
       if (link->is_refused(at) || !link->may_carry(*batch)) return false;
@@ -269,7 +269,7 @@ std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
 }
 
 Status VerbsEndpoint::end_of(const VerbsBatch& batch) const {
-  if (batch.todo.empty() && batch.end.ok()) return {};
+  if (batch.unsent.empty() && batch.end.ok()) return {};
   if (!batch.end.ok() && !batch.canceled_at) return batch.end;
   if (life_.disconnected) return peer_is_gone();
   return {Code::canceled, Scope::request, "canceled"};

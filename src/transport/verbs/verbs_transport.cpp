@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/address_check.hpp"
 #include "transport/verbs/verbs_endpoint.hpp"
 
 namespace linkspan::transport::verbs {
@@ -110,9 +111,7 @@ Result<std::unique_ptr<Endpoint>> VerbsTransport::connect(std::span<const std::b
                                                           base::Deadline deadline) {
   auto peer = decode_address(address);
   if (!peer.ok()) return peer.status();
-  if (const std::uint64_t known = channel.process().incarnation;
-      known != 0 && known != peer->incarnation)
-    return Status(Code::corrupt, Scope::peer, "an address of another Engine");
+  if (Status status = check_address(channel, peer->incarnation); !status.ok()) return status;
   return std::unique_ptr<Endpoint>(
       std::make_unique<VerbsEndpoint>(*this, *std::move(peer), channel, deadline));
 }

@@ -119,7 +119,7 @@ void lose(int ordinal) {
   stop_device(ordinal, true, [](Device& device) { device.lost = true; });
 }
 
-/// What a kernel module would give a network card for this address (nvidia-peermem).
+/// Stands for nvidia-peermem: finds the memory behind an address for a network card.
 int open_locked(std::uint64_t address, std::uint64_t bytes) {
   World& w = world();
   if (w.forked || w.ended) return -1;

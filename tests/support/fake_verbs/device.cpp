@@ -94,7 +94,7 @@ bool parse_gid(const IbvGid& gid, Address& a) {
 
 bool gid_entry(const ContextObject& context, int index, Address& a, std::uint32_t& type) {
   const bool infiniband = settings().infiniband != 0;
-  // Of RoCE: 0 and 1 are the link's, 2 and 4 the IPv4 address, each in both versions.
+  // RoCE: entries 0 and 1 have the link's address, 2 and 4 the IPv4 one, in versions 1 and 2.
   if (infiniband ? index != 0 : index < 0 || index > 4 || index == 3) return false;
   a = {.host = own_segment().number,
        .device = context.device_index,
@@ -109,7 +109,7 @@ std::shared_ptr<Host> find_host(std::uint32_t number) {
   World& w = world();
   const std::lock_guard lock(w.mutex);
   if (number == own_segment().number) return w.host;
-  // What has ended and is in no queue pair any more would be kept for nothing.
+  // Forgets objects that have ended and that no queue pair uses.
   std::erase_if(w.others, [](const auto& each) {
     return each.second == nullptr || (each.second.use_count() == 1 && !each.second->alive());
   });

@@ -131,7 +131,7 @@ struct SendEntry {
   Time due;    // of what comes next
 };
 
-/// What modify_qp() has set, and what the thread of the device knows of the peer.
+/// The settings of modify_qp(), and the peer as the device's thread knows it.
 struct Connection {
   IbvQpAttr attr{};
   std::shared_ptr<Host> host;

@@ -57,7 +57,7 @@ bool resolve(Segment& segment, std::uint32_t pd, std::span<const IbvSge> element
   return true;
 }
 
-/// What was copied to `parts` is shown late, where that is so.
+/// Delays the bytes that were copied to `parts` if the memory shows them late (gpu_late).
 void tell_late(Host& host, const Scatter& parts) {
   for (std::size_t i = 0; i < parts.count; ++i) {
     MrShared* const mr = parts.late[i];
