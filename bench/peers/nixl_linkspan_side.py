@@ -13,6 +13,8 @@ class LinkspanBehindNixl(NixlSide):
     def __init__(self, role: str) -> None:
         if "LINKSPAN_BENCH_TCP" in os.environ:
             self.parameters = {"unix_socket": "no"}
+        if "LINKSPAN_BENCH_LOW_LATENCY" in os.environ:
+            self.parameters = {"low_latency": "yes"}
         super().__init__(role)
 
 

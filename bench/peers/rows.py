@@ -28,6 +28,7 @@ class Row:
     ping_pong: bool = False
     handle: str = ""  # NIXL's: "posted" again, "made" for each transfer, "timed" while it is made
     tcp: bool = False  # by TCP although both processes are on one host
+    low_latency: bool = False  # linkspan's plugin with low_latency=yes
     runs: int = 500  # transfers of a turn; fewer where a second is over
     bar: float | None = None
 
@@ -101,6 +102,7 @@ def nixl_rows() -> list[Row]:
         Row("regions.122x67.repost", "gpu", "gpu", 4 * KIB, **layers, handle="posted", bar=1 / 100),
         Row("regions.122x67.vllm", "gpu", "gpu", 4 * KIB, **layers, handle="made", bar=1 / 30),
         Row("8B", "gpu", "gpu", 8, bar=1.0),
+        Row("8B.low_latency", "gpu", "gpu", 8, low_latency=True, bar=1.0),
         Row("gpu_host.8B", "gpu", "pinned", 8, bar=1.0),
         Row("gpu_host.64MiB", "gpu", "pinned", 64 * MIB, runs=20, bar=1 / 20),
         Row("tcp.64MiB", "gpu", "gpu", 64 * MIB, runs=20, tcp=True, bar=1 / 20),

@@ -184,8 +184,12 @@ def environment(side: str, row: Row, plugins: pathlib.Path | None) -> dict[str, 
     if side == "nixl":
         return {"UCX_TLS": "tcp,cuda_copy"} if row.tcp else {}
     if side == "nixl_linkspan":
-        tcp = {"LINKSPAN_BENCH_TCP": "1"} if row.tcp else {}
-        return {"NIXL_PLUGIN_DIR": str(plugins), **tcp}
+        more = {"NIXL_PLUGIN_DIR": str(plugins)}
+        if row.tcp:
+            more["LINKSPAN_BENCH_TCP"] = "1"
+        if row.low_latency:
+            more["LINKSPAN_BENCH_LOW_LATENCY"] = "1"
+        return more
     return {}
 
 

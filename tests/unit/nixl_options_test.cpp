@@ -19,6 +19,7 @@ TEST(NixlOptions, AreTheDefaults_WithoutParameters) {
   const auto options = BackendOptions::parse({}).value();
   EXPECT_EQ(options.listen, "tcp:0.0.0.0:0");
   EXPECT_EQ(options.deadline, 30s);
+  EXPECT_FALSE(options.transfer.low_latency);
   EXPECT_TRUE(options.unknown.empty());
   EXPECT_TRUE(BackendOptions::parse(BackendOptions::defaults()).ok());
 }
@@ -30,14 +31,16 @@ TEST(NixlOptions, AreTaken_WhenTheyAreSet) {
                                               {"copy_ctas", "16"},
                                               {"require", "local"},
                                               {"unix_socket", "yes"},
+                                              {"low_latency", "yes"},
                                               {"tcp.interfaces", "eth1"}})
                            .value();
   EXPECT_EQ(options.deadline, 500ms);
   EXPECT_EQ(options.listen, "");
   EXPECT_EQ(options.engine.cpu_threads, 3u);
   EXPECT_EQ(options.engine.copy_ctas, 16u);
-  EXPECT_EQ(options.require, "local");
+  EXPECT_EQ(options.transfer.require, "local");
   EXPECT_EQ(options.engine.transport.at("tcp.interfaces"), "eth1");
+  EXPECT_TRUE(options.transfer.low_latency);
 }
 
 TEST(NixlOptions, LeaveAWayToConnect) {
@@ -62,6 +65,7 @@ TEST(NixlOptions, NameTheParameter_WhenItsValueIsWrong) {
                                     {"deadline_s", "1e9"},
                                     {"listen", "eth0"},
                                     {"unix_socket", "maybe"},
+                                    {"low_latency", "1"},
                                     {"cpu_threads", "-1"},
                                     {"copy_ctas", "many"}}) {
     const auto options = BackendOptions::parse({{name, value}});

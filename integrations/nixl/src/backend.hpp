@@ -36,7 +36,7 @@ struct BackendParts {
       : log(std::move(to)),
         engine(std::move(opened)),
         tasks(std::move(started)),
-        services{engine, *tasks, log, options.deadline, options.require},
+        services{engine, *tasks, log, options.deadline, options.transfer},
         registrations(services) {}
 
   /// Opens the Engine of that agent and lets it listen.

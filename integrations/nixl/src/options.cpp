@@ -23,6 +23,9 @@ constexpr std::string_view kIgnored[] = {"num_threads",
                                          "ucx_error_handling_mode"};
 
 constexpr double kMaxDeadline = 86400;
+constexpr std::string_view kYes = "yes";
+
+bool is_yes_or_no(const std::string& value) { return value == kYes || value == "no"; }
 
 std::optional<double> number_of(const std::string& text) {
   double out = 0;
@@ -60,11 +63,15 @@ Result<BackendOptions> BackendOptions::parse(const abi::Parameters& parameters) 
                        "this host only");
       out.listen = value == "none" ? "" : value;
     } else if (name == "unix_socket") {
-      if (value != "yes" && value != "no")
+      if (!is_yes_or_no(value))
         return refused(name, value, "\"yes\", or \"no\" to connect by TCP within the host too");
-      out.unix_socket = value == "yes";
+      out.unix_socket = value == kYes;
+    } else if (name == "low_latency") {
+      if (!is_yes_or_no(value))
+        return refused(name, value, "\"yes\" for a kernel that stays on an SM, or \"no\"");
+      out.transfer.low_latency = value == kYes;
     } else if (name == "require") {
-      out.require = value;
+      out.transfer.require = value;
     } else if (name == "cpu_threads") {
       const auto count = count_of(value);
       if (!count) return refused(name, value, "a number of threads; 0 is the default");
@@ -85,11 +92,9 @@ Result<BackendOptions> BackendOptions::parse(const abi::Parameters& parameters) 
 }
 
 abi::Parameters BackendOptions::defaults() {
-  abi::Parameters out{{"deadline_s", "30"},
-                      {"listen", BackendOptions().listen},
-                      {"unix_socket", "yes"},
-                      {"require", ""},
-                      {"cpu_threads", "0"}};
+  abi::Parameters out{{"deadline_s", "30"},   {"listen", BackendOptions().listen},
+                      {"unix_socket", "yes"}, {"low_latency", "no"},
+                      {"require", ""},        {"cpu_threads", "0"}};
   for (std::string_view name : kTransport) out.emplace(name, "");
   return out;
 }

@@ -9,6 +9,7 @@
 #include "integrations/nixl/src/abi.hpp"
 #include "linkspan/engine.hpp"
 #include "linkspan/status.hpp"
+#include "linkspan/transfer.hpp"
 
 namespace linkspan::nixl {
 
@@ -20,7 +21,7 @@ struct BackendOptions {
   bool unix_socket = true;
   /// Limits a transfer; each GB of it adds a second.
   Duration deadline = std::chrono::seconds(30);
-  std::string require;               ///< TransferOptions::require of each transfer.
+  TransferOptions transfer{};        ///< `require` and `low_latency` of each transfer.
   std::vector<std::string> unknown;  ///< Names that have no effect here nor in NIXL's own backends.
 
   /// invalid_argument names the parameter, its value and what is allowed.

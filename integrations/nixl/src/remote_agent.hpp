@@ -29,8 +29,8 @@ struct Services {
   Engine& engine;
   BackgroundTasks& tasks;
   const base::Log& log;
-  Duration deadline;    ///< Of a transfer without bytes.
-  std::string require;  ///< Of each transfer.
+  Duration deadline;         ///< Of a transfer without bytes.
+  TransferOptions transfer;  ///< Of each transfer, but for its deadline and notification.
 };
 
 class RemoteAgent : public std::enable_shared_from_this<RemoteAgent> {

@@ -111,11 +111,11 @@ Status Request::import() {
 }
 
 Result<Transfer> Request::submit(const Peer& peer) {
-  const TransferOptions options{.deadline = posted_.deadline->left(),
-                                .notification = posted_.notification,
-                                .require = services_.require};
+  TransferOptions options = services_.transfer;
+  options.deadline = posted_.deadline->left();
+  options.notification = posted_.notification;
   // prepare() chooses the best path, which may not be the required one.
-  if (posted_.count == 0 || !services_.require.empty())
+  if (posted_.count == 0 || !options.require.empty())
     return op_ == Op::write ? peer.write(parts_, options) : peer.read(parts_, options);
   if (!posted_.prepared.valid()) {
     auto prepared = peer.prepare(op_, parts_);
