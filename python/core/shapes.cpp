@@ -66,6 +66,7 @@ std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
 
 void append_indices(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
   const std::size_t begin = to.size();
+  if (begin == 0) to.reserve(2 * array.size);  // the other list is as long
   to.resize(begin + array.size);
   std::uint32_t* const into = to.data() + begin;
   std::size_t good = 0;
