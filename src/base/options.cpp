@@ -61,6 +61,11 @@ constexpr OptionInfo kTable[] = {
      "After which a transfer that names no deadline ends as timed_out."},
     {"connect_deadline", "LINKSPAN_CONNECT_DEADLINE_MS", "ms", "10000",
      "After which a connect or import that names no deadline ends as timed_out."},
+    {"metrics (address)", "LINKSPAN_METRICS", "port or address:port", "none",
+     "Where an Engine serves its counters by HTTP, as /metrics for Prometheus: loopback, if only a "
+     "port is given. If the port is taken, the Engine logs that and works without it."},
+    {"metrics (rank)", "LINKSPAN_METRICS_RANK", "0 to 65535", "0",
+     "What is added to that port: the rank of each process of a host."},
 };
 
 constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;

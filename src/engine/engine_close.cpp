@@ -84,6 +84,8 @@ Status EngineImpl::close(Duration timeout) {
   (void)await(CloseBlocker::messages, deadline);  // what is left of them is dropped
   if (!calls_.end(base::Deadline::in(std::max<Duration>(deadline.left(), kCallsEnd))))
     return pending("a canceled call stands still in the driver, the kernel or the resolver");
+  if (metrics_ != nullptr && !metrics_->end(deadline))
+    return pending("the thread that serves its counters stands still");
   Status ended = control_->end(deadline);
   if (context_->log_queue != nullptr)
     (void)context_->log_queue->flush(base::Deadline::in(base::LogQueue::kPatience));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/diagnostics/metrics_server.hpp"
 #include "engine/transfers/completion_queue.hpp"
 
 namespace linkspan::engine {
@@ -22,7 +23,7 @@ Result<std::shared_ptr<EngineImpl>> EngineImpl::open(const EngineOptions& option
   // Shared with every handle of the user. In a forked child its end would wait for threads that do
   // not exist.
   std::shared_ptr<EngineImpl> impl(new EngineImpl(*std::move(context)), [](EngineImpl* ending) {
-    // If the Control thread does not end the object is leaked: nothing may wait for that thread.
+    // If a thread does not end the object is leaked: nothing may wait for it.
     if (!ending->forked() && ending->has_ended()) delete ending;
   });
   if (Status status = impl->start(); !status.ok()) return status;
@@ -34,6 +35,9 @@ Status EngineImpl::start() {
   if (!control.ok()) return control.status();
   control_ = *std::move(control);
   services_.manager.set_control(*control_);
+  auto metrics = serve_metrics(services_.diagnostics, context_->options, context_->log);
+  if (!metrics.ok()) return metrics.status();
+  metrics_ = *std::move(metrics);
   return context_->progress->start([this] { return poll(); });
 }
 
@@ -112,6 +116,7 @@ Status EngineImpl::attach_completion_queue(TransferState& transfer,
 }
 
 bool EngineImpl::has_ended() {
+  if (metrics_ != nullptr && !metrics_->end(base::Deadline::in(1s))) return false;
   return control_ == nullptr || control_->end(base::Deadline::in(1s)).ok();
 }
 

@@ -15,6 +15,7 @@
 #include "base/fork.hpp"
 #include "engine/calls/call_queue.hpp"
 #include "engine/engine_services.hpp"
+#include "net/http_server.hpp"
 
 namespace linkspan::engine {
 
@@ -64,8 +65,9 @@ class EngineImpl final : public std::enable_shared_from_this<EngineImpl> {
   std::atomic<bool> closed_{false};
   EngineServices services_{this, *context_, closed_};
   std::unique_ptr<control::ControlPlane> control_;
-  AsyncCalls calls_{*context_->progress};  // each call holds this object
-  std::shared_ptr<EngineImpl> self_;       // set by keep_forever()
+  AsyncCalls calls_{*context_->progress};     // each call holds this object
+  std::unique_ptr<net::HttpServer> metrics_;  // null: not asked for
+  std::shared_ptr<EngineImpl> self_;          // set by keep_forever()
 };
 
 }  // namespace linkspan::engine

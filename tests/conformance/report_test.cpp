@@ -34,6 +34,11 @@ std::string line_of(const std::string& text, const std::string& part) {
   const auto begin = text.rfind('\n', at) + 1;
   return text.substr(begin, text.find('\n', at) - begin);
 }
+/// Returns the beginning of a sample of Pair::engine: "linkspan_NAME{", its labels, and `labels`.
+std::string sample_of(const std::string& name, const std::string& labels) {
+  return "linkspan_" + name + "{engine=\"near\",pid=\"" + std::to_string(::getpid()) + "\"," +
+         labels;
+}
 ::testing::AssertionResult tells(const std::string& line,
                                  std::initializer_list<std::string> parts) {
   for (const std::string& part : parts)
@@ -62,8 +67,8 @@ TEST(Report, ATransferThatAStoppedPeerExecutes) {
   EXPECT_EQ(moved.cancel().code(), Code::pending);
   EXPECT_TRUE(tells(line_with(pair.engine.dump(), begin),
                     {"cancel asked", "waits for the peer, which copies, to be quiet"}));
-  EXPECT_TRUE(tells(line_with(pair.engine.metrics(), "linkspan_transfers_outstanding{peer=\"1\""),
-                    {"} 1"}));
+  EXPECT_TRUE(tells(
+      line_with(pair.engine.metrics(), sample_of("transfers_outstanding", "peer=\"1\"")), {"} 1"}));
   pair.far.process().signal(SIGCONT);
   (void)moved.wait(10s);
   ASSERT_TRUE(moved.done()) << pair.engine.dump();
@@ -89,8 +94,9 @@ TEST(Report, MessagesThatNobodyTakesAndHowManyMore) {
   EXPECT_EQ(line_with(dump, "and "), "and 4 more transfers");
   for (const Transfer& each : all) (void)each.cancel();
   for (const Transfer& each : all) EXPECT_EQ(each.wait(10s).code(), Code::canceled);
-  EXPECT_TRUE(tells(line_with(pair.engine.metrics(), "linkspan_transfers_failed_total{peer=\"1\""),
-                    {"code=\"canceled\"} 68"}));
+  EXPECT_TRUE(
+      tells(line_with(pair.engine.metrics(), sample_of("transfers_failed_total", "peer=\"1\"")),
+            {"code=\"canceled\"} 68"}));
 }
 
 TEST(Report, KeysThatWereSentUntilTheRegionEnds) {
@@ -131,7 +137,7 @@ TEST(Report, CountsByThePathThatExplainNames) {
         const auto count = [&] {
           const std::string text = pair.engine.metrics();
           const auto at =
-              text.find("linkspan_bytes_total{peer=\"1\",name=\"far\"," + labels + "\"} ");
+              text.find(sample_of("bytes_total", "peer=\"1\",name=\"far\"," + labels + "\"} "));
           return at == std::string::npos ? 0 : std::stoull(text.substr(text.find("} ", at) + 2));
         };
         const auto before = count();
@@ -141,8 +147,9 @@ TEST(Report, CountsByThePathThatExplainNames) {
                   "ok");
         EXPECT_EQ(count() - before, kMiB) << labels << "\n" << pair.engine.metrics();
       }
-  EXPECT_TRUE(tells(pair.engine.metrics(), {"linkspan_imports_total{peer=\"1\",name=\"far\"} " +
-                                            std::to_string(2 * here.size() * here.size())}));
+  EXPECT_TRUE(
+      tells(pair.engine.metrics(), {sample_of("imports_total", "peer=\"1\",name=\"far\"} ") +
+                                    std::to_string(2 * here.size() * here.size())}));
 }
 
 TEST(Report, WhatGoneWithItsPeerIsStillCounted) {
@@ -156,8 +163,8 @@ TEST(Report, WhatGoneWithItsPeerIsStillCounted) {
   while (line_with(pair.engine.dump(), "peer 1 ") != "" && !limit.passed()) pair.engine.progress();
   EXPECT_TRUE(
       tells(pair.engine.metrics(),
-            {"linkspan_transfers_failed_total{peer=\"gone\",name=\"\",code=\"timed_out\"} 1",
-             "linkspan_transfers_started_total{peer=\"gone\",name=\"\"} 1"}));
+            {sample_of("transfers_failed_total", "peer=\"gone\",name=\"\",code=\"timed_out\"} 1"),
+             sample_of("transfers_started_total", "peer=\"gone\",name=\"\"} 1")}));
 }
 
 /// Returns the far end's log line about this side.

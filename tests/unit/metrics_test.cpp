@@ -15,6 +15,8 @@ bool has_line(const std::string& text, const std::string& line) {
 
 EngineMetrics one_peer() {
   EngineMetrics all;
+  all.engine = "of \"this\"";
+  all.pid = "17";
   PeerMetrics peer{.id = "3", .name = "a \"quoted\\\n name", .outstanding = 2, .counters = {}};
   peer.counters.started = 5;
   peer.counters.succeeded("memfd+cpu_threads", Work::write, 4096, 20us);
@@ -28,7 +30,9 @@ EngineMetrics one_peer() {
 
 TEST(Metrics, ArePrometheusText) {
   const std::string text = metrics_text(one_peer());
-  const std::string peer = R"({peer="3",name="a \"quoted\\\n name")";
+  const std::string engine = R"({engine="of \"this\"",pid="17")";
+  const std::string peer = engine + R"(,peer="3",name="a \"quoted\\\n name")";
+  EXPECT_TRUE(has_line(text, "linkspan_peers" + engine + "} 0")) << text;
   EXPECT_TRUE(has_line(text, "# TYPE linkspan_transfers_started_total counter")) << text;
   EXPECT_TRUE(has_line(text, "linkspan_transfers_started_total" + peer + "} 5")) << text;
   EXPECT_TRUE(has_line(text, "linkspan_transfers_outstanding" + peer + "} 2")) << text;
@@ -48,7 +52,9 @@ TEST(Metrics, ArePrometheusText) {
       << text;
   EXPECT_TRUE(has_line(text, "linkspan_transfer_seconds_count" + peer + path + "} 3")) << text;
   EXPECT_TRUE(has_line(text, "linkspan_transfer_seconds_sum" + peer + path + "} 20.00003")) << text;
-  EXPECT_TRUE(has_line(text, R"(linkspan_copied_blocks_total{copier="sm_kernel"} 4000)")) << text;
+  EXPECT_TRUE(
+      has_line(text, "linkspan_copied_blocks_total" + engine + R"(,copier="sm_kernel"} 4000)"))
+      << text;
 }
 
 TEST(Metrics, PathsBeyondTheLastAreOthers) {

@@ -71,6 +71,9 @@ std::string Diagnostics::transfers(base::Time now) const {
 
 std::string Diagnostics::metrics() const {
   EngineMetrics all;
+  all.engine = uses_.context.identity.engine;
+  all.pid = std::to_string(::getpid());
+  all.incarnation = hex_of(uses_.context.identity.incarnation);
   PeerMetrics rest{.id = "gone", .name = {}, .counters = uses_.peers.forgotten()};
   std::uint64_t received = 0;  // by the peers that are listed
   for (const auto& peer : uses_.peers.all()) {

@@ -10,25 +10,25 @@ namespace {
 
 using Labels = std::vector<std::pair<const char*, std::string_view>>;
 
-/// Collects the families one after the other: each has its head once, whatever series follow.
+/// Collects the families one after the other: each has its head once, whatever series follow. All
+/// have the labels `engine` and `pid`.
 class Text {
  public:
+  explicit Text(const EngineMetrics& of) {
+    std::swap(out_, engine_);
+    label("{", "engine", of.engine);
+    label(",", "pid", of.pid);
+    std::swap(out_, engine_);
+  }
   void family(const char* name, const char* type, const char* help) {
     name_ = name;
     out_.append("# HELP linkspan_").append(name).append(" ").append(help);
     out_.append("\n# TYPE linkspan_").append(name).append(" ").append(type).append("\n");
   }
   void sample(const Labels& labels, const std::string& value, const char* suffix = "") {
-    out_.append("linkspan_").append(name_).append(suffix);
-    const char* before = "{";
-    for (const auto& [key, text] : labels) {
-      out_.append(before).append(key).append("=\"");
-      escape(text);
-      out_ += '"';
-      before = ",";
-    }
-    if (!labels.empty()) out_ += '}';
-    out_.append(" ").append(value).append("\n");
+    out_.append("linkspan_").append(name_).append(suffix).append(engine_);
+    for (const auto& [key, text] : labels) label(",", key, text);
+    out_.append("} ").append(value).append("\n");
   }
   void sample(const Labels& labels, std::uint64_t value, const char* suffix = "") {
     sample(labels, std::to_string(value), suffix);
@@ -36,7 +36,8 @@ class Text {
   std::string release() { return std::move(out_); }
 
  private:
-  void escape(std::string_view text) {
+  void label(const char* before, const char* key, std::string_view text) {
+    out_.append(before).append(key).append("=\"");
     for (const char c : text) {
       if (c == '\\' || c == '"') out_ += '\\';
       if (c == '\n')
@@ -44,10 +45,11 @@ class Text {
       else
         out_ += c;
     }
+    out_ += '"';
   }
 
   const char* name_ = "";
-  std::string out_;
+  std::string engine_, out_;
 };
 
 std::string seconds(Duration time) {
@@ -151,7 +153,9 @@ void PeerCounters::add(const PeerCounters& other) noexcept {
 }
 
 std::string metrics_text(const EngineMetrics& m) {
-  Text text;
+  Text text(m);
+  text.family("engine_info", "gauge", "1 for each Engine.");
+  text.sample({{"incarnation", m.incarnation}}, std::uint64_t{1});
   text.family("peers", "gauge", "Peers that are up.");
   text.sample({}, std::uint64_t{m.peers_up});
   text.family("regions", "gauge", "Registered regions, also of messages under way.");

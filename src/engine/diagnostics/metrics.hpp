@@ -73,6 +73,7 @@ struct PeerMetrics {
 struct EngineMetrics {
   static constexpr std::size_t kPeers = 64;  ///< Further peers are added up.
 
+  std::string engine, pid, incarnation;
   std::vector<PeerMetrics> peers;
   std::vector<transport::CopyCount> copies;
   std::size_t peers_up = 0, regions = 0;

@@ -1,0 +1,195 @@
+#include "net/http_server.hpp"
+
+#include <algorithm>
+#include <array>
+#include <asio/buffer.hpp>
+#include <asio/generic/stream_protocol.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/address.hpp>
+#include <asio/read_until.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+#include <charconv>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "base/no_memory.hpp"
+#include "net/acceptor.hpp"
+
+namespace linkspan::net {
+namespace {
+
+constexpr unsigned kASecond = 256, kBurst = 256;  // connections
+constexpr unsigned kMaxPort = 65535;
+constexpr std::string_view kEndOfHead = "\r\n\r\n";
+
+/// One answer: its status line, more headers, body.
+std::string reply(const char* status, const std::string& headers, const std::string& body) {
+  return std::string("HTTP/1.1 ") + status + "\r\n" + headers +
+         "Content-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n" + body;
+}
+
+std::string refusal(const char* status, const std::string& why, const std::string& headers = {}) {
+  return reply(status, headers + "Content-Type: text/plain; charset=utf-8\r\n", why + "\n");
+}
+
+/// Cuts the next word of the request's first line.
+std::string_view next_word(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(line.size(), word.size() + 1));
+  return word;
+}
+
+std::string answer_to(std::string_view head, const HttpServer::Page& page) {
+  std::string_view line = head.substr(0, head.find("\r\n"));
+  const std::string_view method = next_word(line), target = next_word(line);
+  if (method.empty() || target.empty() || !line.starts_with("HTTP/1."))
+    return refusal("400 Bad Request", "this is no request of HTTP/1: GET " + page.path);
+  if (method != "GET" && method != "HEAD")
+    return refusal("405 Method Not Allowed", "only GET and HEAD are served",
+                   "Allow: GET, HEAD\r\n");
+  if (target.substr(0, target.find('?')) != page.path)
+    return refusal("404 Not Found", "only " + page.path + " is served");
+  std::string answer = reply("200 OK", "Content-Type: " + page.type + "\r\n", page.text());
+  if (method == "HEAD") answer.resize(answer.find(kEndOfHead) + kEndOfHead.size());
+  return answer;
+}
+
+}  // namespace
+
+Result<TcpAddress> parse_http_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  std::string host = colon == std::string::npos ? "" : text.substr(0, colon);
+  const std::string digits = colon == std::string::npos ? text : text.substr(colon + 1);
+  if (host.empty() || host == "localhost") host = "127.0.0.1";
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  unsigned port = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto read = std::from_chars(digits.data(), end, port);
+  asio::error_code error;
+  const auto number = asio::ip::make_address(host, error);
+  if (error || number.is_v6() != bracketed || read.ec != std::errc() || read.ptr != end ||
+      port > kMaxPort)
+    return Status(Code::invalid_argument, Scope::request,
+                  "\"" + text +
+                      "\" is no address to listen at: give PORT for loopback, or the number of an "
+                      "interface, as in 10.0.0.7:9400 or [::1]:9400");
+  const auto found = resolve(host, static_cast<std::uint16_t>(port));
+  if (!found.ok()) return found.status();
+  return found->front();
+}
+
+struct HttpServer::HttpState {
+  struct Client {
+    explicit Client(HttpState& of) : server(of), socket(of.io), patience(of.io) {
+      ++server.clients;
+    }
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+    ~Client() { --server.clients; }
+
+    HttpState& server;
+    asio::generic::stream_protocol::socket socket;
+    asio::steady_timer patience;
+    std::string request, answer;
+    std::array<char, 4096> unread{};
+  };
+  using ClientPtr = std::shared_ptr<Client>;  // owned by the operation that it waits for
+
+  explicit HttpState(Page served) : page(std::move(served)) {}
+
+  void run() {
+    for (bool thrown = false; !io.stopped();) {
+      try {
+        if (thrown) {
+          io.run_one_for(base::kWithoutMemory);
+          acceptor.resume();
+          thrown = false;
+        }
+        io.run_one();
+      } catch (const std::exception&) {  // no memory: the client of that operation is dropped
+        thrown = true;
+      }
+    }
+  }
+
+  void admit(base::Fd accepted) {
+    if (clients >= kClients) return;
+    const auto client = std::make_shared<Client>(*this);
+    asio::error_code error;
+    client->socket.assign(asio::generic::stream_protocol(AF_INET, 0), accepted.get(), error);
+    if (error) return;
+    (void)accepted.release();
+    limit(client);
+    asio::async_read_until(client->socket, asio::dynamic_buffer(client->request, kMaxRequest),
+                           kEndOfHead, [this, client](asio::error_code failed, std::size_t bytes) {
+                             on_request(client, failed, bytes);
+                           });
+  }
+
+  /// Closes the client's socket after kPatience, whatever it has sent or read until then.
+  void limit(const ClientPtr& client) {
+    client->patience.expires_after(kPatience);
+    client->patience.async_wait([weak = std::weak_ptr(client)](asio::error_code) {
+      const ClientPtr late = weak.lock();
+      if (late == nullptr || late->patience.expiry() > std::chrono::steady_clock::now()) return;
+      asio::error_code ignored;
+      late->socket.close(ignored);
+    });
+  }
+
+  void on_request(const ClientPtr& client, asio::error_code error, std::size_t bytes) {
+    if (!error)
+      client->answer = answer_to(std::string_view(client->request).substr(0, bytes), page);
+    else if (error == asio::error::not_found)
+      client->answer = refusal("431 Request Header Fields Too Large",
+                               "a request has at most " + std::to_string(kMaxRequest) + " bytes");
+    else
+      return;
+    limit(client);  // the text may have taken long
+    asio::async_write(client->socket, asio::buffer(client->answer),
+                      [client](asio::error_code failed, std::size_t) {
+                        if (!failed) drain(client);
+                      });
+  }
+
+  /// Reads until the client closes: what it has sent and was not read would reset the connection,
+  /// and with it the answer.
+  static void drain(const ClientPtr& client) {
+    asio::error_code ignored;
+    client->socket.shutdown(asio::socket_base::shutdown_send, ignored);
+    client->socket.async_read_some(asio::buffer(client->unread),
+                                   [client](asio::error_code ended, std::size_t) {
+                                     if (!ended) drain(client);
+                                   });
+  }
+
+  const Page page;
+  std::size_t clients = 0;
+  asio::io_context io{1};
+  Acceptor acceptor{io, [this](base::Fd socket) { admit(std::move(socket)); }};
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(base::Fd listening, Page page) {
+  auto state = std::make_shared<HttpState>(std::move(page));
+  state->acceptor.limit_rate(kASecond, kBurst);
+  if (Status status = state->acceptor.listen(std::move(listening)); !status.ok()) return status;
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(state)));
+  base::Executor::Task task = [state = server->state_] { state->run(); };
+  if (server->executor_.try_run(task)) return server;
+  return Status(Code::no_resource, Scope::process, "no thread can be had to serve HTTP");
+}
+
+HttpServer::~HttpServer() { (void)end(base::Deadline::in(std::chrono::seconds(1))); }
+
+bool HttpServer::end(base::Deadline deadline) {
+  if (state_ == nullptr) return true;
+  state_->io.stop();
+  if (!executor_.end(deadline)) return false;
+  state_.reset();  // closes the sockets
+  return true;
+}
+
+}  // namespace linkspan::net
