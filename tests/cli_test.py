@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -446,7 +447,39 @@ class Ps(unittest.TestCase):
                 family = re.sub("_(bucket|sum|count)$", "", found[1])
                 self.assertTrue({family, found[1]} & typed.keys(), line)
         self.assertEqual(typed["linkspan_transfer_seconds"], "histogram")
-        self.assertRegex(text, r'linkspan_bytes_total{peer="1",name="[^"]+",op="\w+",path="\w+\+\w+"} ')
+        self.assertRegex(text, r'linkspan_bytes_total{engine="[^"]+",pid="\d+",peer="1",name="[^"]+",op="\w+",path="\w+\+\w+"} ')
+
+    def test_watch_shows_what_moves(self):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen([TOOL, "ps", "--watch"], **pipes) as watch:
+            row = ""
+            moves = re.compile(
+                rf" *{self.bench.pid}  \S.*  [0-9.]+ +[1-9]\d* +[0-9.]+ +\d+ +\d+ +0  \w+\+\w+\n"
+            )
+            limit = time.monotonic() + 20
+            while not moves.fullmatch(row) and time.monotonic() < limit:
+                row = watch.stdout.readline()
+            self.assertRegex(row, moves)
+            watch.send_signal(signal.SIGINT)
+            _, errors = watch.communicate(timeout=TIMEOUT_S)
+            self.assertEqual((watch.returncode, errors), (0, ""))
+
+    def test_all_are_served_by_http(self):
+        with subprocess.Popen(
+            [TOOL, "ps", "--listen", "0"], stdout=subprocess.PIPE, text=True
+        ) as server:
+            url = server.stdout.readline().removeprefix("metrics at ").strip()
+            self.assertRegex(url, r"^http://127\.0\.0\.1:\d+/metrics$")
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+                text = answer.read().decode()
+            second = run("ps", "--listen", url.split("/")[2])
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(TIMEOUT_S), 0)
+        self.assertEqual(text.count("# TYPE linkspan_peers gauge"), 1)
+        self.assertIn(f'linkspan_peers{{engine="near end",pid="{self.bench.pid}"}} 1', text)
+        self.assertRegex(text, r'(?m)^linkspan_peers{engine="far end",pid="\d+"} 1$')
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("Address already in use", second.stderr)
 
     def test_one_that_is_stopped_is_named_in_time(self):
         os.kill(self.bench.pid, signal.SIGSTOP)
@@ -566,6 +599,8 @@ class BadArguments(unittest.TestCase):
         self.refused(["ps", "bench"], '"bench"')
         self.refused(["ps", "0"], '"0"')
         self.refused(["ps", "--metrics"], "PID")
+        self.refused(["ps", "--watch", "--listen", "9400"], "exclude each other")
+        self.refused(["ps", "--listen", "example.org:9400"], '"example.org:9400" is no address')
         if not GPUS:
             self.refused(["bench", "--kinds", "device0"], '"device0"', "linkspan doctor")
 

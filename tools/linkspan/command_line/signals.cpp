@@ -15,13 +15,14 @@ sigset_t block_signals() {
   return set;
 }
 
-void wait_for(const sigset_t& set, Duration time) {
+bool wait_for(const sigset_t& set, Duration time) {
   const auto deadline = base::Deadline::in(time);
   for (;;) {
     const Duration left = std::min<Duration>(deadline.left(), std::chrono::hours(1));
     const timespec limit{.tv_sec = left.count() / 1'000'000'000,
                          .tv_nsec = left.count() % 1'000'000'000};
-    if (::sigtimedwait(&set, nullptr, &limit) > 0 || deadline.passed()) return;
+    if (::sigtimedwait(&set, nullptr, &limit) > 0) return true;
+    if (deadline.passed()) return false;
   }
 }
 

@@ -167,7 +167,7 @@ class ServeVerb final : public Verb {
     for (unsigned i = 0; i < (once_ ? 1 : kMaxServed); ++i)
       threads.emplace_back(
           [this, &server](const std::stop_token& stop) { server.work(stop, once_); });
-    wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
+    (void)wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
     for (std::jthread& thread : threads) thread.request_stop();
     const Status closed = engine->close(3s);
     threads.clear();

@@ -69,7 +69,7 @@ class StoreVerb final : public Verb {
     std::string greeting = "store at " + (*store)->address();
     if (insecure_) greeting += ", insecure: everybody who reaches it may read and write it";
     std::cout << greeting + "\n" << std::flush;
-    wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
+    (void)wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
     (void)(*store)->close(Duration::zero());
     return kSuccess;
   }
