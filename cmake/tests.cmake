@@ -405,6 +405,14 @@ if(TARGET _core)
               --xml ${CMAKE_BINARY_DIR}/gtest/integrations.xml
               --pytest --run ${LINKSPAN_PYTHON} -X faulthandler -m pytest -q -p no:cacheprovider
               ${integration_tests})
+    linkspan_test(prometheus TIMEOUT 120 ENVIRONMENT ${python_environment} ${no_driver}
+      LINKSPAN_TOOL=$<TARGET_FILE:linkspan_tool>
+      LINKSPAN_PROMETHEUS=${LINKSPAN_WHEELS}/../prometheus
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_skips.py
+              --allowed ${CMAKE_SOURCE_DIR}/tests/allowed_skips.txt --mode cpu
+              --xml ${CMAKE_BINARY_DIR}/gtest/prometheus.xml
+              --pytest --run ${LINKSPAN_PYTHON} -X faulthandler -m pytest -q -p no:cacheprovider
+              ${CMAKE_SOURCE_DIR}/tests/prometheus_test.py)
   endif()
 endif()
 
