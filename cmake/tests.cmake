@@ -447,7 +447,7 @@ endif()
 
 # ---- what is C, by a C compiler ---------------------------------------------------------------
 enable_language(C)
-set(c_abi ${CMAKE_SOURCE_DIR}/tests/abi/linkspan_abi.c
+set(c_abi ${CMAKE_SOURCE_DIR}/tests/abi/linkspan_c99.c
           ${CMAKE_SOURCE_DIR}/vcache/native/tests/nvlink_transfer_abi.c)
 set(c_flags -std=c99 -pedantic -Wall -Wextra -Werror)
 add_library(c_abi OBJECT ${c_abi})
@@ -461,7 +461,7 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   target_link_libraries(example_two_processes PRIVATE linkspan)
   target_compile_options(example_two_processes PRIVATE ${c_flags})
   linkspan_test(example_c TIMEOUT 60 COMMAND example_two_processes ENVIRONMENT ${no_driver})
-  linkspan_test(scripts TIMEOUT 60
+  linkspan_test(scripts TIMEOUT 120
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/scripts_test.py)
   # What cmake/old_glibc.cmake puts into what ships, in a program of its own.
   add_executable(linkspan_old_glibc tests/old_glibc/replacements_test.cpp)
@@ -483,6 +483,8 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(nvlink_transfer_exports TIMEOUT 30
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check_exports.py
             $<TARGET_FILE:nvlink_transfer> ${CMAKE_SOURCE_DIR}/vcache/native/include/linkspan/nvlink_transfer.h)
+  linkspan_test(abi TIMEOUT 60
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/abi.py check)
   add_library(unload_plugin MODULE ${CMAKE_SOURCE_DIR}/tests/unload/plugin.cpp)
   target_link_libraries(unload_plugin PRIVATE linkspan)
   add_executable(linkspan_unload ${CMAKE_SOURCE_DIR}/tests/unload/main.cpp)

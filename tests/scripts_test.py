@@ -16,6 +16,7 @@ import unittest.mock
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 import ab_report  # noqa: E402
+import abi  # noqa: E402
 import check_calls  # noqa: E402
 import check_claims  # noqa: E402
 import check_facts  # noqa: E402
@@ -544,6 +545,61 @@ class OldGlibc(unittest.TestCase):
         )
         (only,) = make_glibc_stubs.chosen(libm, "2.28", "libm.so.6")["libm.so.6"]
         self.assertEqual((only.name, only.version), ("exp", "2.2.5"))
+
+
+class Abi(unittest.TestCase):
+    """abi.py, by changes of linkspan.h in a scratch tree."""
+
+    ADDED = "LINKSPAN_C_API int linkspan_added(linkspan_engine* engine);\n"
+
+    def told(self, old: str, new: str) -> str:
+        """What it says of the header with `new` in the place of the one `old`."""
+        header = (ROOT / abi.HEADER).read_text()
+        self.assertEqual(header.count(old), 1, old)
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / abi.HEADER).parent.mkdir(parents=True)
+            (root / abi.HEADER).write_text(header.replace(old, new))
+            shutil.copy(ROOT / "CMakeLists.txt", root)
+            return abi.breaks((ROOT / abi.DUMP).read_text(), abi.dump_of(root))
+
+    def test_what_breaks_programs_is_told(self):
+        for old, new, words in (
+            ("LINKSPAN_C_API int linkspan_engine_listen(linkspan_engine* engine, const char* address);",
+             "", "1 Removed function"),
+            ("linkspan_transfer_wait(const linkspan_transfer* transfer, int64_t timeout)",
+             "linkspan_transfer_wait(const linkspan_transfer* transfer, int32_t timeout)",
+             "from int64_t to int32_t"),
+            ("local_offset, remote_offset, bytes;", "remote_offset, local_offset, bytes;",
+             "'uint64_t local_offset' offset changed from 0 to 64"),
+            ("local_offset, remote_offset, bytes;", "local_offset, remote_offset, bytes, more;",
+             "type size changed from 192 to 256"),
+            ("uint64_t count, local_step, remote_step;", "uint64_t local_step, count, remote_step;",
+             "'uint64_t count' offset changed"),
+            ("uint32_t cpu_threads;", "uint64_t cpu_threads;", "from uint32_t to uint64_t"),
+            ("int32_t failover;", "int64_t failover; int64_t more;", "from int32_t to int64_t"),
+            ("int32_t pin; ", "int32_t more, pin;", "'int32_t pin' offset changed"),
+            ("LINKSPAN_BUSY = 4,", "LINKSPAN_BUSY = 40,", "from value '4' to '40'"),
+            (", LINKSPAN_PEER_GONE = 2", "", "LINKSPAN_PEER_GONE' value '2'"),
+        ):
+            self.assertIn(words, self.told(old, new), new)
+
+    def test_what_is_new_breaks_nothing(self):
+        for old, new in (
+            ("/* ---- peers --", f"{self.ADDED}/* ---- peers --"),
+            ("LINKSPAN_INTERNAL = 16", "LINKSPAN_INTERNAL = 16, LINKSPAN_ADDED = 17"),
+            ("int32_t failover;", "int32_t failover; int64_t more;"),
+        ):
+            self.assertEqual(self.told(old, new), "", new)
+
+    def test_another_soname_is_told(self):
+        dump = (ROOT / abi.DUMP).read_text()
+        self.assertIn("SONAME", abi.breaks(dump, dump.replace("liblinkspan.so.0", "liblinkspan.so.1")))
+
+    def test_a_tool_that_is_not_there(self):
+        with unittest.mock.patch.dict("os.environ", {"PATH": "/nonexistent"}):
+            with self.assertRaisesRegex(abi.Wrong, "./dev setup installs it"):
+                abi.dump_of(ROOT)
 
 
 class Mutants(unittest.TestCase):
