@@ -394,6 +394,8 @@ if(TARGET _core)
               ${python_tests})
   endforeach()
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # beside what ./dev setup fetched
+    linkspan_test(make_release TIMEOUT 60
+      COMMAND ${LINKSPAN_PYTHON} ${CMAKE_SOURCE_DIR}/tests/release_test.py)
     set(integration_tests)
     foreach(name IN ITEMS nccl nixl ray sglang vllm)
       list(APPEND integration_tests ${CMAKE_SOURCE_DIR}/integrations/${name}/tests)
