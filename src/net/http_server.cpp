@@ -82,13 +82,13 @@ Result<TcpAddress> parse_http_address(const std::string& text) {
 }
 
 struct HttpServer::HttpState {
-  struct Client {
-    explicit Client(HttpState& of) : server(of), socket(of.io), patience(of.io) {
+  struct HttpClient {
+    explicit HttpClient(HttpState& of) : server(of), socket(of.io), patience(of.io) {
       ++server.clients;
     }
-    Client(const Client&) = delete;
-    Client& operator=(const Client&) = delete;
-    ~Client() { --server.clients; }
+    HttpClient(const HttpClient&) = delete;
+    HttpClient& operator=(const HttpClient&) = delete;
+    ~HttpClient() { --server.clients; }
 
     HttpState& server;
     asio::generic::stream_protocol::socket socket;
@@ -96,7 +96,7 @@ struct HttpServer::HttpState {
     std::string request, answer;
     std::array<char, 4096> unread{};
   };
-  using ClientPtr = std::shared_ptr<Client>;  // owned by the operation that it waits for
+  using HttpClientPtr = std::shared_ptr<HttpClient>;  // owned by the operation that it waits for
 
   explicit HttpState(Page served) : page(std::move(served)) {}
 
@@ -117,7 +117,7 @@ struct HttpServer::HttpState {
 
   void admit(base::Fd accepted) {
     if (clients >= kClients) return;
-    const auto client = std::make_shared<Client>(*this);
+    const auto client = std::make_shared<HttpClient>(*this);
     asio::error_code error;
     client->socket.assign(asio::generic::stream_protocol(AF_INET, 0), accepted.get(), error);
     if (error) return;
@@ -130,17 +130,17 @@ struct HttpServer::HttpState {
   }
 
   /// Closes the client's socket after kPatience, whatever it has sent or read until then.
-  void limit(const ClientPtr& client) {
+  void limit(const HttpClientPtr& client) {
     client->patience.expires_after(kPatience);
     client->patience.async_wait([weak = std::weak_ptr(client)](asio::error_code) {
-      const ClientPtr late = weak.lock();
+      const HttpClientPtr late = weak.lock();
       if (late == nullptr || late->patience.expiry() > std::chrono::steady_clock::now()) return;
       asio::error_code ignored;
       late->socket.close(ignored);
     });
   }
 
-  void on_request(const ClientPtr& client, asio::error_code error, std::size_t bytes) {
+  void on_request(const HttpClientPtr& client, asio::error_code error, std::size_t bytes) {
     if (!error)
       client->answer = answer_to(std::string_view(client->request).substr(0, bytes), page);
     else if (error == asio::error::not_found)
@@ -157,7 +157,7 @@ struct HttpServer::HttpState {
 
   /// Reads until the client closes: what it has sent and was not read would reset the connection,
   /// and with it the answer.
-  static void drain(const ClientPtr& client) {
+  static void drain(const HttpClientPtr& client) {
     asio::error_code ignored;
     client->socket.shutdown(asio::socket_base::shutdown_send, ignored);
     client->socket.async_read_some(asio::buffer(client->unread),
