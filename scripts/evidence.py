@@ -5,7 +5,8 @@ evidence.py sources              git tree hashes of the source folders, for a pa
 evidence.py stamp DIR COMMIT     on the GPU machine: what ran where, in DIR/stamp.json
 evidence.py merge DIR [MORE...]  DIR's results -> evidence/*.json, and drawings of them; what further
                                  runs of its commit counted as faults is added
-evidence.py check                warns where the code has changed since; always exits 0
+evidence.py check                warns where the code has changed since; exits 1 if a document has
+                                 other figures than the rows that it sums up
 """
 
 import datetime
@@ -114,6 +115,16 @@ TOPICS = {
     },
 }
 
+
+# (document, its words, topic, rows, field): the lowest and the highest figure of these rows.
+FIGURES = [
+    ("README.md", "at {:.1f} to {:.1f} of as many bare sockets", "tcp", r"(host|gpu)_(host|gpu)\.1GiB", "ratio"),
+    ("docs/tcp.md", "takes {:.1f} to {:.1f} GB/s between all kinds", "tcp", r"(host|gpu)_(host|gpu)\.1GiB", "value"),
+    ("docs/tcp.md", "{:.2f} to {:.2f} of as many bare sockets", "tcp", r"(host|gpu)_(host|gpu)\.1GiB", "ratio"),
+    ("docs/tcp.md", "between GPUs {:.1f} times UCX", "tcp", r"gpu_gpu\.1GiB\.beside_ucx", "ratio"),
+    ("docs/tcp.md", "take {:.1f} GB/s between GPUs, {:.1f} between host memories", "tcp", r"pages\.8192x4KiB(\.host)?", "value"),
+    ("docs/tcp.md", "8 bytes with a notification take {:.1f} us", "tcp", r"notify\.8B\.half_rtt\.p50", "value"),
+]
 
 UCX_BAR = 5  # times as fast as UCX over TCP
 
@@ -297,7 +308,21 @@ def merge(folder: pathlib.Path, more: list[pathlib.Path]) -> None:
         print(f"evidence/{topic}.json: {len(value['rows'])} rows, {len(suites)} suites")
 
 
+def check_figures(root: pathlib.Path) -> list[str]:
+    faults = []
+    for document, words, topic, rows, field in FIGURES:
+        found = json.loads((root / f"evidence/{topic}.json").read_text())["rows"]
+        figures = [row[field] for row in found if re.fullmatch(rows, row["id"])]
+        if not figures:
+            faults.append(f"evidence/{topic}.json: no row {rows}, which {document} sums up")
+        elif (text := words.format(min(figures), max(figures))) not in (root / document).read_text():
+            faults.append(f"{document}: not as in evidence/{topic}.json, which gives {text!r}")
+    return faults
+
+
 def check() -> None:
+    if faults := check_figures(ROOT):
+        sys.exit("\n".join(faults))
     try:
         today = tree_hashes()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -330,4 +355,5 @@ def main() -> int:
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

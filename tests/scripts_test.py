@@ -25,6 +25,7 @@ import check_includes  # noqa: E402
 import check_skips  # noqa: E402
 import check_transports  # noqa: E402
 import check_words  # noqa: E402
+import evidence  # noqa: E402
 import fetch_integrations  # noqa: E402
 import make_glibc_stubs  # noqa: E402
 import mutants  # noqa: E402
@@ -253,6 +254,24 @@ class Facts(unittest.TestCase):
             self.assertEqual(
                 self.found(files), ["tests/driver_facts: nothing cites Queues.Block"]
             )
+
+
+class Figures(unittest.TestCase):
+    def found(self, readme: str, *ratios: float) -> list[str]:
+        rows = [{"id": f"row{index}", "ratio": ratio} for index, ratio in enumerate(ratios)]
+        files = {"README.md": readme, "evidence/a.json": json.dumps({"rows": rows})}
+        figures = [("README.md", "{:.1f} to {:.1f} of it", "a", r"row\d", "ratio")]
+        with unittest.mock.patch.object(evidence, "FIGURES", figures):
+            return faults(files, evidence.check_figures)
+
+    def test_documents_have_those_of_the_evidence(self):
+        self.assertEqual(self.found("It takes 1.1 to 1.2 of it.", 1.18, 1.08, 1.1), [])
+        (fault,) = self.found("It takes 1.1 to 1.2 of it.", 1.3, 1.08)
+        self.assertIn("README.md: not as in evidence/a.json, which gives '1.1 to 1.3 of it'", fault)
+
+    def test_rows_are_there(self):
+        self.assertEqual(len(self.found("1.1 to 1.2 of it")), 1)
+        self.assertEqual(evidence.check_figures(ROOT), [])
 
 
 class Calls(unittest.TestCase):
