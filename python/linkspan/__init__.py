@@ -12,7 +12,8 @@ and in another process
     peer = engine.connect("unix:/run/app/decode.sock")
     await peer.write(region, peer.lookup("kv"), linkspan.Pages(4096, mine, theirs))
 
-linkspan.util has helpers, docs/python.md is the tutorial. Importing this initialises no CUDA and needs no GPU.
+linkspan.util has helpers. docs/tutorial.md is the tutorial, docs/python.md shows each call.
+Importing this initialises no CUDA and needs no GPU.
 Threads: every object from any thread. A process that was forked from one with an Engine opens its
 own; where GPUs are used it has to be spawned instead.
 """
