@@ -22,6 +22,7 @@ import check_claims  # noqa: E402
 import check_facts  # noqa: E402
 import check_glibc  # noqa: E402
 import check_includes  # noqa: E402
+import check_site  # noqa: E402
 import check_skips  # noqa: E402
 import check_transports  # noqa: E402
 import check_words  # noqa: E402
@@ -272,6 +273,32 @@ class Figures(unittest.TestCase):
     def test_rows_are_there(self):
         self.assertEqual(len(self.found("1.1 to 1.2 of it")), 1)
         self.assertEqual(evidence.check_figures(ROOT), [])
+
+
+class Site(unittest.TestCase):
+    def found(self, page: str, style: str = "") -> list[str]:
+        other = '<h1 id="there">There</h1><a name="old">'
+        files = {"a/index.html": page, "b.html": other, "a.css": style, "file.json": "{}"}
+        return faults(files, lambda root: check_site.check(root.resolve()))
+
+    def test_links_lead_somewhere(self):
+        links = '<a href="../b.html#there"><a href="../b.html#old"><a href="../file.json"><a href="#"><a href="/a/">'
+        self.assertEqual(self.found(links + '<a href="https://example.org"><a href="mailto:a@b">'), [])
+        self.assertEqual(self.found('<a href="c.html">'), ["a/index.html: c.html leads nowhere"])
+        self.assertEqual(
+            self.found('<a href="../b.html#here"><img src="x.png">'),
+            ["a/index.html: ../b.html#here has no such anchor", "a/index.html: x.png leads nowhere"],
+        )
+
+    def test_nothing_comes_from_elsewhere(self):
+        for page in ('<script src="https://example.org/a.js">', '<link href="//example.org/a.css">'):
+            (fault,) = self.found(page)
+            self.assertIn("of another host", fault)
+        self.assertEqual(len(self.found("", "a { background: url(https://example.org/a.png) }")), 1)
+        self.assertEqual(self.found("", "a { background: url(data:image/png;base64,x) }"), [])
+
+    def test_no_pages_are_a_fault(self):
+        self.assertEqual(len(faults({"a.css": ""}, check_site.check)), 1)
 
 
 class Calls(unittest.TestCase):

@@ -1,0 +1,95 @@
+"""Draws evidence/*.json: linkspan beside the bare call, and beside others, of the same run."""
+
+import html
+import json
+import pathlib
+
+WIDTH, BAR, GAP, LABELS, VALUES = 760, 14, 4, 300, 110  # of a drawing, in pixels
+TIMES = ("ns", "us", "ms", "s", "% of a core")  # less is better
+INTRO = """# Figures
+
+What `evidence/*.json` has, drawn when this site was built. [Performance](performance.md) says how
+the rows were measured. The first bar of a row is linkspan; those below it are the bare call of the
+same run, then others. Each row has its own scale. `ratio` is linkspan's figure by that of the bare
+call; a bar is what the row should reach, a ratio or the figure itself.
+"""
+
+
+def page(evidence: pathlib.Path) -> str:
+    parts = [INTRO]
+    for file in sorted(evidence.glob("*.json")):
+        topic = json.loads(file.read_text(encoding="utf-8"))
+        rows = [row for row in topic["rows"] if isinstance(row.get("value"), (int, float))]
+        if rows:
+            parts += [
+                heading(file.stem, topic),
+                *map(drawing, filter(compared, rows)),
+                others(rows),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def heading(name: str, topic: dict) -> str:
+    machine = topic["machine"]
+    gpus = machine["gpus"]
+    where = f"{len(gpus)} x {gpus[0]}, driver {machine['driver']}" if gpus else "no GPU"
+    return (
+        f"## {name}\n\n{topic['what'][0].upper()}{topic['what'][1:]}.\n\n"
+        f"`{topic['command']}`\n\n{topic['date']}, commit `{topic['commit'][:12]}`, {where}, "
+        f"{machine['cpus']} CPUs, Linux {machine['kernel'].split('-')[0]}"
+    )
+
+
+def compared(row: dict) -> bool:
+    return bool(row.get("ceiling") or row.get("beside"))
+
+
+def drawing(row: dict) -> str:
+    """Returns the bars of one row."""
+    bars = [("ours", "linkspan", row["value"])]
+    if row.get("ceiling"):
+        bars.append(("bare", row.get("ceiling_how") or "bare call", row["ceiling"]))
+    bars += [
+        ("other", each["how"], each["value"])
+        for each in row.get("beside", [])
+        if each["value"] != row.get("ceiling")
+    ]
+    most, unit = max(value for *_, value in bars) or 1, row["unit"]
+    lines = []
+    for index, (kind, how, value) in enumerate(bars):
+        y = index * (BAR + GAP)
+        long = max(1, round((WIDTH - LABELS - VALUES) * value / most))
+        lines.append(
+            f'<text x="{LABELS - 8}" y="{y + 11}" text-anchor="end">{short(how)}</text>'
+            f'<rect class="{kind}" x="{LABELS}" y="{y}" width="{long}" height="{BAR}">'
+            f"<title>{html.escape(how)}</title></rect>"
+            f'<text x="{LABELS + long + 6}" y="{y + 11}">{value:g} {unit}</text>'
+        )
+    height = len(bars) * (BAR + GAP)
+    says = "less is better" if unit in TIMES else "more is better"
+    if row.get("ratio"):
+        says += f"; ratio {row['ratio']:g}"
+    if "bar" in row:
+        bar = f"{row['bar']:g} {row.get('bar_unit', '')}".strip()
+        says += f"; bar {bar}{'' if row.get('pass') else ', missed'}"
+    return (
+        f'<figure class="bars"><figcaption><code>{row["id"]}</code> {says}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{row["id"]}">{"".join(lines)}</svg></figure>'
+    )
+
+
+def short(how: str) -> str:
+    return html.escape(how if len(how) <= 46 else how[:45].rstrip(" ,;:") + "…")
+
+
+def others(rows: list[dict]) -> str:
+    """Returns a table of the rows that stand beside nothing."""
+    alone = [row for row in rows if not compared(row)]
+    if not alone:
+        return ""
+    lines = []
+    for row in alone:
+        unit = "" if row["unit"] == "count" else row["unit"]
+        path = f"by {row['path']}" if row.get("path") else ""
+        lines.append(f"| `{row['id']}` | {row['value']:g} {unit} | {path} |")
+    return "\n".join(["| measured alone | | |", "|---|---|---|", *lines])
