@@ -132,7 +132,7 @@ class PsVerb final : public Verb {
     return kSuccess;
   }
 
-  const Engines engines_;
+  Engines engines_;
   std::string pid_text_, listen_;
   pid_t pid_ = 0;
   bool metrics_ = false, watch_ = false;
