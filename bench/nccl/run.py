@@ -35,6 +35,11 @@ SIDES = {
     "default": {},
     "4x4": {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"},
     "2x8": {"NCCL_SOCKET_NTHREADS": "2", "NCCL_NSOCKS_PERTHREAD": "8"},
+    "4x4-512KiB": {  # the chunks that the plugin sets
+        "NCCL_SOCKET_NTHREADS": "4",
+        "NCCL_NSOCKS_PERTHREAD": "4",
+        "NCCL_P2P_NET_CHUNKSIZE": "524288",
+    },
 }
 SIZES = [8, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30]
 BARS_AT = 256 << 20

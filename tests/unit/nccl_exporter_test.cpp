@@ -1,4 +1,5 @@
 // Tests libnccl-net-linkspan.so by its tables, as NCCL calls them.
+#include <cstdlib>
 #include <deque>
 
 #include "tests/unit/nccl_exporter_fixture.hpp"
@@ -22,6 +23,15 @@ TEST_P(NcclExporter, TellsWhatItIs) {
   EXPECT_EQ(device.device_type, abi::kDeviceHost);
   EXPECT_EQ(net_->properties(1, device), abi::kInvalidArgument);
   EXPECT_TRUE(said("device 1: there are 1, from 0")) << Lines::all().text();
+}
+
+TEST_P(NcclExporter, SetsTheChunksOfSendAndReceive_UnlessTheUserDid) {
+  constexpr const char* kVariable = "NCCL_P2P_NET_CHUNKSIZE";
+  EXPECT_STREQ(std::getenv(kVariable), "524288");
+  ::setenv(kVariable, "131072", 1);
+  EXPECT_EQ(net_->init(&log_line), abi::kSuccess);
+  EXPECT_STREQ(std::getenv(kVariable), "131072");
+  ::unsetenv(kVariable);
 }
 
 TEST_P(NcclExporter, MovesMessagesOfEverySize_InTheirOrder) {

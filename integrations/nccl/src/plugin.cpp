@@ -3,10 +3,12 @@
 // Threads: as Net; init() any thread, once at a time.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "base/mutex.hpp"
 #include "integrations/nccl/src/net.hpp"
 
@@ -17,6 +19,9 @@ namespace abi = transport::nccl_net::abi;
 
 constexpr unsigned long kNetLog = 16;  // NCCL_NET among the kinds of lines
 constexpr int kMaxComms = 65536;
+// The chunks of NCCL's send/recv between hosts. Its 128 KiB keep a few data connections busy at
+// most. Eight of these fill its default buffer.
+constexpr const char *kChunkVariable = "NCCL_P2P_NET_CHUNKSIZE", *kChunk = "524288";
 
 std::atomic<abi::Logger> logger{nullptr};
 
@@ -26,6 +31,14 @@ void say(abi::LogLevel level, const std::string& text) {
 }
 
 std::atomic<Net*> the_net{nullptr};  // once init() has opened it; never destroyed (net.hpp)
+
+/// Sets larger chunks, unless the user chose. NCCL reads the variable after init(), and sets those
+/// of its configuration file in the same way.
+void set_chunk() {
+  if (base::environment(kChunkVariable) != nullptr) return;
+  if (::setenv(kChunkVariable, kChunk, 0) == 0)  // NOLINT(concurrency-mt-unsafe): as NCCL does
+    say(abi::kInfo, std::string(kChunkVariable) + " is set to " + kChunk);
+}
 
 /// Returns the Net, or opens it. An error is forgotten, so that NCCL may try again.
 Result<Net*> open_net() {
@@ -94,6 +107,7 @@ int init(abi::Logger log) {
     for (const Interface& each : (*net)->facts().interfaces)
       names += " " + each.name + " " + each.address;
     say(abi::kInfo, "over" + names);
+    set_chunk();
     return abi::kSuccess;
   } catch (const std::exception& error) {
     say(abi::kWarn, error.what());
