@@ -35,10 +35,16 @@ inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Returns the value of a metric, given with its labels; nullopt if there is none.
+/// Returns the value of a metric, given with its labels but for those of the Engine, which all
+/// have; nullopt if there is none.
 inline std::optional<std::uint64_t> metric(const Engine& engine, const std::string& name) {
-  const std::string text = "\n" + engine.metrics();
-  const std::string line = "\nlinkspan_" + name + " ";
+  const std::string text = "\n" + engine.metrics(), info = "\nlinkspan_engine_info{";
+  const auto begin = text.find(info) + info.size();
+  const std::string whose = text.substr(begin, text.find(",incarnation=", begin) - begin);
+  const auto labels = name.find('{');
+  const std::string line = "\nlinkspan_" + name.substr(0, labels) + "{" + whose +
+                           (labels == std::string::npos ? "}" : "," + name.substr(labels + 1)) +
+                           " ";
   const auto at = text.find(line);
   if (at == std::string::npos) return std::nullopt;
   return std::stoull(text.substr(at + line.size()));
