@@ -106,8 +106,8 @@ int init(abi::Logger log) {
     std::string names;
     for (const Interface& each : (*net)->facts().interfaces)
       names += " " + each.name + " " + each.address;
-    say(abi::kInfo, "over" + names);
     set_chunk();
+    say(abi::kInfo, "over" + names);
     return abi::kSuccess;
   } catch (const std::exception& error) {
     say(abi::kWarn, error.what());
