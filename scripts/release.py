@@ -28,7 +28,7 @@ import abi
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SBOM = "sbom.spdx.json"
 VERSION = re.compile(r"^project\(linkspan VERSION ([\d.]+)", re.MULTILINE)
-# What a release has, by the start of its name.
+# Each file of a release, by the start of its name.
 PARTS = (
     "linkspan-{0}.tar.gz", "linkspan-{0}-cp310-cp310-", "linkspan-{0}-cp311-cp311-", "linkspan-{0}-cp312-abi3-",
     "linkspan_nixl-{0}-py3-none-", "linkspan_nccl-{0}-py3-none-",

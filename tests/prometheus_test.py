@@ -144,7 +144,7 @@ def test_each_query_of_the_dashboard_has_rows(served: str, tmp_path: pathlib.Pat
                 log += line
             address = re.search(r"Listening on.*address=(\S+)", log)
             assert address, log
-            # It would stand still where nobody reads on.
+            # A full pipe would stop it.
             threading.Thread(target=prometheus.stderr.read, daemon=True).start()
             limit = time.monotonic() + LIMIT_S
             while wanted and time.monotonic() < limit:

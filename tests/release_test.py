@@ -21,7 +21,7 @@ MARKS = {
 }  # fmt: skip
 # device_programs.cmake names a test only where tests are built.
 FILES_OF_TESTS = ("tests", "fuzz", "tcpx", "nccl_net_plugin", "device_programs")
-# What a build without tests reads.
+# The CMake files that a build without tests reads.
 FILES_OF_CMAKE = [
     ROOT / "CMakeLists.txt", ROOT / "python/core/CMakeLists.txt", ROOT / "vcache/native/CMakeLists.txt",
     *ROOT.glob("integrations/*/CMakeLists.txt"),

@@ -5,11 +5,9 @@
 #include <asio/buffer.hpp>
 #include <asio/generic/stream_protocol.hpp>
 #include <asio/io_context.hpp>
-#include <asio/ip/address.hpp>
 #include <asio/read_until.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
-#include <charconv>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -21,7 +19,6 @@ namespace linkspan::net {
 namespace {
 
 constexpr unsigned kASecond = 256, kBurst = 256;  // connections
-constexpr unsigned kMaxPort = 65535;
 constexpr std::string_view kEndOfHead = "\r\n\r\n";
 
 /// One answer: its status line, more headers, body.
@@ -57,29 +54,6 @@ std::string answer_to(std::string_view head, const HttpServer::Page& page) {
 }
 
 }  // namespace
-
-Result<TcpAddress> parse_http_address(const std::string& text) {
-  const auto colon = text.rfind(':');
-  std::string host = colon == std::string::npos ? "" : text.substr(0, colon);
-  const std::string digits = colon == std::string::npos ? text : text.substr(colon + 1);
-  if (host.empty() || host == "localhost") host = "127.0.0.1";
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  unsigned port = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto read = std::from_chars(digits.data(), end, port);
-  asio::error_code error;
-  const auto number = asio::ip::make_address(host, error);
-  if (error || number.is_v6() != bracketed || read.ec != std::errc() || read.ptr != end ||
-      port > kMaxPort)
-    return Status(Code::invalid_argument, Scope::request,
-                  "\"" + text +
-                      "\" is no address to listen at: give PORT for loopback, or the number of an "
-                      "interface, as in 10.0.0.7:9400 or [::1]:9400");
-  const auto found = resolve(host, static_cast<std::uint16_t>(port));
-  if (!found.ok()) return found.status();
-  return found->front();
-}
 
 struct HttpServer::HttpState {
   struct HttpClient {
@@ -172,11 +146,16 @@ struct HttpServer::HttpState {
   Acceptor acceptor{io, [this](base::Fd socket) { admit(std::move(socket)); }};
 };
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(base::Fd listening, Page page) {
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const TcpAddress& address, Page page) {
+  auto listening = listen_at(address);
+  if (!listening.ok()) return listening.status();
+  const auto actual = address_of(*listening);
+  if (!actual.ok()) return actual.status();
+  std::string url = "http://" + actual->to_string() + page.path;
   auto state = std::make_shared<HttpState>(std::move(page));
   state->acceptor.limit_rate(kASecond, kBurst);
-  if (Status status = state->acceptor.listen(std::move(listening)); !status.ok()) return status;
-  std::unique_ptr<HttpServer> server(new HttpServer(std::move(state)));
+  if (Status status = state->acceptor.listen(*std::move(listening)); !status.ok()) return status;
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(state), std::move(url)));
   base::Executor::Task task = [state = server->state_] { state->run(); };
   if (server->executor_.try_run(task)) return server;
   return Status(Code::no_resource, Scope::process, "no thread can be had to serve HTTP");

@@ -10,17 +10,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/executor.hpp"
-#include "base/fd.hpp"
 #include "net/tcp_socket.hpp"
 
 namespace linkspan::net {
-
-/// Parses "9400", ":9400", "127.0.0.1:9400", "[::1]:9400" or "localhost:9400"; without a host it is
-/// loopback. Resolves no names, because a resolver may take long. invalid_argument: the text is
-/// none of these.
-Result<TcpAddress> parse_http_address(const std::string& text);
 
 class HttpServer {
  public:
@@ -33,21 +28,26 @@ class HttpServer {
     std::function<std::string()> text;  ///< Called by the server's thread for each answer.
   };
 
-  /// Serves `page` to those who connect to `listening`. no_resource: no thread can be had.
-  static Result<std::unique_ptr<HttpServer>> start(base::Fd listening, Page page);
+  /// Listens at `address` and serves `page`. Errors as listen_at(). no_resource: no thread can be
+  /// had.
+  static Result<std::unique_ptr<HttpServer>> start(const TcpAddress& address, Page page);
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   ~HttpServer();  ///< Calls end(), and leaves behind a thread that stands for a second.
 
+  /// Returns "http://127.0.0.1:9400/metrics", with the actual port.
+  const std::string& url() const noexcept { return url_; }
   /// Stops listening and drops the clients. Returns false at the deadline, if the thread still
   /// stands in Page::text().
   bool end(base::Deadline deadline);
 
  private:
   struct HttpState;
-  explicit HttpServer(std::shared_ptr<HttpState> state) : state_(std::move(state)) {}
+  HttpServer(std::shared_ptr<HttpState> state, std::string url)
+      : state_(std::move(state)), url_(std::move(url)) {}
 
   std::shared_ptr<HttpState> state_;  // also the thread's; null: ended
+  const std::string url_;
   base::Executor executor_{base::kThreadNamed<"ls-http">};
 };
 

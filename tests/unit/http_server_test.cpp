@@ -24,10 +24,12 @@ class HttpServerTest : public ::testing::Test {
   }
 
   void start(std::function<std::string()> text) {
-    base::Fd listening = take(listen_at(take(resolve("127.0.0.1", 0)).front()));
-    address_ = take(address_of(listening));
-    server_ = take(HttpServer::start(
-        std::move(listening), {.path = "/metrics", .type = "text/plain", .text = std::move(text)}));
+    server_ = take(
+        HttpServer::start(take(resolve("127.0.0.1", 0)).front(),
+                          {.path = "/metrics", .type = "text/plain", .text = std::move(text)}));
+    const std::string url = server_->url();
+    const auto port = std::stoul(url.substr(url.rfind(':') + 1));
+    address_ = take(resolve("127.0.0.1", static_cast<std::uint16_t>(port))).front();
   }
   base::Fd connect() const { return take(connect_to(address_, base::Deadline::in(10s))); }
 
@@ -86,10 +88,12 @@ TEST_F(HttpServerTest, RefusesARequestThatIsTooLong_AndTheAnswerArrives) {
 TEST_F(HttpServerTest, DropsOneThatSendsByteAfterByte) {
   const base::Fd slow = connect();
   const auto begin = std::chrono::steady_clock::now();
-  while (send_all(slow, "x", base::Deadline::in(10s)).ok()) std::this_thread::sleep_for(20ms);
+  const auto limit = base::Deadline::in(HttpServer::kPatience + 8s);
+  while (send_all(slow, "x", base::Deadline::in(1s)).ok() && !limit.passed())
+    std::this_thread::sleep_for(20ms);
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(took, HttpServer::kPatience - 100ms);
-  EXPECT_LE(took, HttpServer::kPatience + 8s);
+  EXPECT_FALSE(limit.passed());
 }
 
 TEST_F(HttpServerTest, DropsOneThatReadsNothing_AndServesOthersMeanwhile) {
@@ -136,13 +140,6 @@ TEST_F(HttpServerTest, FreesItsPortWhenItEnds) {
   EXPECT_EQ(listen_at(address_).status().code(), Code::busy);
   EXPECT_TRUE(server_->end(base::Deadline::in(10s)));
   EXPECT_TRUE(listen_at(address_).ok());
-}
-
-TEST(HttpAddress, IsLoopbackUnlessANumberIsGiven) {
-  for (const char* text : {"9400", ":9400", "localhost:9400", "127.0.0.1:9400"})
-    EXPECT_EQ(take(parse_http_address(text)).to_string(), "127.0.0.1:9400") << text;
-  EXPECT_EQ(take(parse_http_address("[::1]:9400")).to_string(), "[::1]:9400");
-  EXPECT_EQ(take(parse_http_address("0.0.0.0:9400")).to_string(), "0.0.0.0:9400");
 }
 
 }  // namespace http_server_test

@@ -50,7 +50,7 @@ class MetricsServerTest : public ::testing::Test {
     return static_cast<std::uint16_t>(std::atoi(log_.c_str() + log_.find(before) + before.size()));
   }
   static std::string get(std::uint16_t port) {
-    const auto address = take(net::parse_http_address(std::to_string(port)));
+    const auto address = take(parse_metrics_address(std::to_string(port)));
     const base::Fd socket = take(net::connect_to(address, base::Deadline::in(10s)));
     EXPECT_TRUE(net::send_all(socket, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
                               base::Deadline::in(10s))
@@ -77,11 +77,11 @@ TEST_F(MetricsServerTest, ServesWhatMetricsReturns_UntilTheEngineIsClosed) {
   EXPECT_NE(answer.find("linkspan_engine_info{engine=\"served\",pid=\""), std::string::npos);
   EXPECT_NE(answer.find("text/plain; version=0.0.4; charset=utf-8"), std::string::npos);
   ASSERT_TRUE(engine.close(10s).ok());
-  EXPECT_TRUE(net::listen_at(take(net::parse_http_address(std::to_string(port)))).ok());
+  EXPECT_TRUE(net::listen_at(take(parse_metrics_address(std::to_string(port)))).ok());
 }
 
 TEST_F(MetricsServerTest, AnEngineWhosePortIsTakenSaysSoAndWorks) {
-  const base::Fd taken = take(net::listen_at(take(net::parse_http_address("0"))));
+  const base::Fd taken = take(net::listen_at(take(parse_metrics_address("0"))));
   const std::uint16_t port = take(net::address_of(taken)).port();
   set((":" + std::to_string(port)).c_str());
   Engine engine = take(open("unlucky"));
@@ -93,7 +93,7 @@ TEST_F(MetricsServerTest, AnEngineWhosePortIsTakenSaysSoAndWorks) {
 TEST_F(MetricsServerTest, TheRankIsAddedToThePort) {
   std::uint16_t port = 0;
   {
-    const base::Fd free = take(net::listen_at(take(net::parse_http_address("0"))));
+    const base::Fd free = take(net::listen_at(take(parse_metrics_address("0"))));
     port = take(net::address_of(free)).port();
   }
   set(std::to_string(port - 3).c_str(), "3");
@@ -116,6 +116,13 @@ TEST_F(MetricsServerTest, AWrongValueIsNamed) {
   EXPECT_EQ(status.code(), Code::invalid_argument);
   EXPECT_NE(status.what().find("LINKSPAN_METRICS_RANK=\"600\""), std::string::npos)
       << status.what();
+}
+
+TEST(MetricsAddress, IsLoopbackUnlessANumberIsGiven) {
+  for (const char* text : {"9400", ":9400", "localhost:9400", "127.0.0.1:9400"})
+    EXPECT_EQ(take(parse_metrics_address(text)).to_string(), "127.0.0.1:9400") << text;
+  EXPECT_EQ(take(parse_metrics_address("[::1]:9400")).to_string(), "[::1]:9400");
+  EXPECT_EQ(take(parse_metrics_address("0.0.0.0:9400")).to_string(), "0.0.0.0:9400");
 }
 
 }  // namespace metrics_server_test

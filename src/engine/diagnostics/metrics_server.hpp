@@ -5,6 +5,7 @@
 // Threads: any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,15 +13,16 @@
 #include "base/options.hpp"
 #include "engine/diagnostics/diagnostics.hpp"
 #include "net/http_server.hpp"
-#include "net/tcp_socket.hpp"
 
 namespace linkspan::engine {
 
-/// Listens at `address` and serves what `metrics` returns under /metrics. Errors as
-/// net::listen_at(). `at`: receives the address with the actual port.
-Result<std::unique_ptr<net::HttpServer>> serve_metrics(const net::TcpAddress& address,
-                                                       std::function<std::string()> metrics,
-                                                       std::string& at);
+/// Parses "9400", ":9400", "127.0.0.1:9400", "[::1]:9400" or "localhost:9400"; without a host it is
+/// loopback. Resolves no names, because a resolver may take long. invalid_argument: the text is
+/// none of these.
+Result<net::TcpAddress> parse_metrics_address(const std::string& text);
+
+/// Returns the page /metrics, with what `metrics` returns at each request.
+net::HttpServer::Page metrics_page(std::function<std::string()> metrics);
 
 /// Serves those of `diagnostics` as LINKSPAN_METRICS and LINKSPAN_METRICS_RANK say. null: they are
 /// not set, or the address cannot be had, which is logged. invalid_argument: a variable is wrong.

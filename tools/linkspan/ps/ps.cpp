@@ -116,18 +116,14 @@ class PsVerb final : public Verb {
 
   int listen() const {
     const sigset_t signals = block_signals();
-    const auto address = net::parse_http_address(listen_);
+    const auto address = engine::parse_metrics_address(listen_);
     if (!address.ok()) return refused(name(), address.status());
-    std::string at;
-    const auto server = engine::serve_metrics(
-        *address,
-        [this] {
-          auto metrics = merged();
-          return metrics.ok() ? *std::move(metrics) : std::string();
-        },
-        at);
+    const auto server = net::HttpServer::start(*address, engine::metrics_page([this] {
+      auto metrics = merged();
+      return metrics.ok() ? *std::move(metrics) : std::string();
+    }));
     if (!server.ok()) return failed(name(), server.status());
-    std::cout << "metrics at " + at << std::endl;
+    std::cout << "metrics at " + (*server)->url() << std::endl;
     (void)wait_for(signals, Duration::max());
     return kSuccess;
   }
