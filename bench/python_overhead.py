@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import statistics
+import subprocess
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import linkspan
 
@@ -158,6 +160,33 @@ class PagesByPython:
         assert [self.memory.content(target) for target in self.targets] == expected
 
 
+@contextlib.contextmanager
+def other_process_of_peers(address: str) -> Iterator[None]:
+    program = (
+        "import linkspan, sys\n"
+        "engines = [linkspan.Engine() for _ in range(int(sys.argv[2]))]\n"
+        "peers = [each.connect(sys.argv[1]) for each in engines]\n"
+        "print('connected', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, address, str(IDLE_PEERS)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "connected\n"
+        yield
+        process.stdin.close()
+
+
+def idle_share(seconds: float) -> float:
+    """Returns how much of a core this process takes, in percent, while nothing moves."""
+    time.sleep(SETTLE_S)
+    begin, used = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    return 100 * (time.process_time() - used) / (time.monotonic() - begin)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json")
@@ -240,13 +269,14 @@ def main() -> int:
                             f"awaited by C++, {memory.what}",
                 ratio=round(of_cpp / value, 3), runs=turns * (runs // 20))
 
+        idle_s = IDLE_S / (6 if args.quick else 1)
+        with other_process_of_peers(there.address):
+            row("idle_engine.64_peers", idle_share(idle_s), "% of a core", 0.3,
+                how=f"an Engine with {IDLE_PEERS} peers of another process and one of this, which "
+                    "is idle too", runs=1)
         more = [linkspan.Engine() for _ in range(IDLE_PEERS - 1)]
         peers = [each.connect(there.address) for each in more]
-        time.sleep(SETTLE_S)
-        begin, used = time.monotonic(), time.process_time()
-        time.sleep(IDLE_S / (6 if args.quick else 1))
-        share = 100 * (time.process_time() - used) / (time.monotonic() - begin)
-        row("idle_engines", share, "% of a core", 0.3,
+        row("idle_engines", idle_share(idle_s), "% of a core",
             how=f"an Engine with {len(peers) + 1} peers, and these", runs=1)
     if args.json:
         value = {"what": "what Python adds to the library", "command": "bench/python_overhead.py",

@@ -81,7 +81,7 @@ set(shimmed LINKSPAN_CUDA_LIBRARY=$<TARGET_FILE:driver_shim>
 
 # ---- gtest programs ------------------------------------------------------------------------
 linkspan_glob(support_sources tests/support)
-list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_verbs/|fake_runtime/|driver_shim/|nccl_net_plugin/|unlucky_threads/|thread_calls/|main\\.cpp$)")
+list(FILTER support_sources EXCLUDE REGEX "/tests/support/(fake_cuda/|fake_verbs/|fake_runtime/|driver_shim/|nccl_net_plugin/|nvtx_recorder/|unlucky_threads/|thread_calls/|main\\.cpp$)")
 if(support_sources)
   add_library(linkspan_test_support OBJECT ${support_sources}
               tools/linkspan/pair/spawned_process.cpp)
@@ -267,6 +267,14 @@ if(TARGET linkspan_tool)
     linkspan_test(cli_simulated TIMEOUT 300 COMMAND ${cli_test} simulated ENVIRONMENT ${simulated})
     linkspan_test(demo_simulated TIMEOUT 300 COMMAND linkspan_tool demo --quick
                   ENVIRONMENT ${simulated})
+  endif()
+  if(LINKSPAN_NVTX_INCLUDE)
+    add_library(nvtx_recorder MODULE tests/support/nvtx_recorder/nvtx_recorder.cpp)
+    target_include_directories(nvtx_recorder SYSTEM PRIVATE ${LINKSPAN_NVTX_INCLUDE})
+    target_link_libraries(nvtx_recorder PRIVATE ${CMAKE_DL_LIBS})
+    linkspan_test(nvtx TIMEOUT 60 ENVIRONMENT ${no_driver}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/nvtx_test.py
+              $<TARGET_FILE:linkspan_tool> $<TARGET_FILE:nvtx_recorder>)
   endif()
 endif()
 

@@ -49,37 +49,35 @@ class LinkspanSide(Side):
 
     def mover(self, row: Any, memories: list[memory.Memory]) -> Move:
         assert self.peer is not None
-        self.how = f"Peer.{row.op} with after=None, Transfer.wait"
-        call = self.peer.write if row.op == "write" else self.peer.read
         regions, remotes = self.regions, self.remotes
         if not row.pages:
-            pieces = [[(i * row.bytes, i * row.bytes, row.bytes)] for i in range(row.in_flight)]
+            self.how = "Prepared.post with after=None, Transfer.wait"
+            offsets = [i * row.bytes for i in range(row.in_flight)]
+            pieces = [
+                self.peer.prepare(row.op, regions[0], remotes[0], [(at, at, row.bytes)])
+                for at in offsets
+            ]
 
             def once() -> None:
-                for transfer in [call(regions[0], remotes[0], p, after=None) for p in pieces]:
+                for transfer in [each.post(after=None) for each in pieces]:
                     transfer.wait(LIMIT_S)
 
             return timed(once)
-        lists = [tuple(numpy.array(side, numpy.int32) for side in two) for two in row.indices()]
-        if row.lists:
+        self.how = f"Pages, Peer.{row.op} with after=None, Transfer.wait"
+        call = self.peer.write if row.op == "write" else self.peer.read
+        lists = [numpy.array(side, numpy.int32) for side in zip(*row.indices())]
+        if not row.lists:
+            lists = [each[0] for each in lists]
+        if row.regions > 1:
 
             def once() -> None:
-                parts = [
-                    (region, remote, linkspan.Pages(row.bytes, *two))
-                    for region, remote, two in zip(regions, remotes, lists)
-                ]
-                call(parts, after=None).wait(LIMIT_S)
-
-        elif row.regions > 1:
-
-            def once() -> None:
-                pages = linkspan.Pages(row.bytes, *lists[0])
+                pages = linkspan.Pages(row.bytes, *lists)
                 call(regions, remotes, pages, after=None).wait(LIMIT_S)
 
         else:
 
             def once() -> None:
-                pages = linkspan.Pages(row.bytes, *lists[0])
+                pages = linkspan.Pages(row.bytes, *lists)
                 call(regions[0], remotes[0], pages, after=None).wait(LIMIT_S)
 
         return timed(once)

@@ -67,11 +67,13 @@ struct PyCaptured {
 /// Page indices in the library's format: copied, or in place on a GPU.
 struct PyPages {
   std::uint64_t page_bytes = 0, local_base = 0, remote_base = 0;
+  std::size_t rows = 0;              // equally long lists, one for each region; 0: one for all
   std::vector<std::uint32_t> lists;  // the local indices, then the remote ones
   nb::object on_gpu;                 // set instead: the owner of both arrays
   std::span<const std::uint32_t> gpu_local, gpu_remote;
 
   Pages pages() const;
+  Pages row(std::size_t index) const;
 };
 
 // errors.cpp

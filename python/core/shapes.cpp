@@ -24,12 +24,14 @@ bool is_array(nb::handle value) {
   return nb::hasattr(value, "__dlpack__") || PyObject_CheckBuffer(value.ptr()) != 0;
 }
 
-/// Whole numbers in host memory, in one dimension.
+/// Whole numbers in host memory, in one dimension or two. Steps are in elements.
 struct NumberArray {
   const void* data;
-  std::size_t size;
-  std::int64_t step;  // in elements
+  std::size_t size;  // of a row, if it has rows
+  std::int64_t step;
   nb::dlpack::dtype type;
+  std::size_t rows = 0;  // 0: it has one dimension
+  std::int64_t row_step = 0;
 };
 
 /// Calls `each(i, value)` for all. The loop without steps is one that a compiler vectorizes.
@@ -64,26 +66,35 @@ std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
   return first;
 }
 
-void append_indices(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
-  const std::size_t begin = to.size();
-  if (begin == 0) to.reserve(2 * array.size);  // the other list is as long
-  to.resize(begin + array.size);
-  std::uint32_t* const into = to.data() + begin;
-  std::size_t good = 0;
+template <class T>
+void append_rows(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
+  const std::size_t begin = to.size(), rows = std::max<std::size_t>(array.rows, 1);
+  if (begin == 0) to.reserve(2 * rows * array.size);  // the other list is as long
+  to.resize(begin + rows * array.size);
+  NumberArray row = array;
+  for (std::size_t i = 0; i < rows; ++i) {
+    row.data = static_cast<const T*>(array.data) + static_cast<std::int64_t>(i) * array.row_step;
+    const std::size_t good = copy_indices<T>(row, to.data() + begin + i * array.size);
+    if (good == array.size) continue;
+    const std::string of_row = array.rows == 0 ? "" : std::to_string(i) + ", ";
+    refuse(std::string(what) + "[" + of_row + std::to_string(good) +
+           "] is no page index; these are 0 to " +
+           std::to_string(std::numeric_limits<std::uint32_t>::max()));
+  }
+}
+
+void append_array(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
   if (array.type == nb::dtype<std::int32_t>())
-    good = copy_indices<std::int32_t>(array, into);
+    append_rows<std::int32_t>(array, what, to);
   else if (array.type == nb::dtype<std::uint32_t>())
-    good = copy_indices<std::uint32_t>(array, into);
+    append_rows<std::uint32_t>(array, what, to);
   else if (array.type == nb::dtype<std::int64_t>())
-    good = copy_indices<std::int64_t>(array, into);
+    append_rows<std::int64_t>(array, what, to);
   else if (array.type == nb::dtype<std::uint64_t>())
-    good = copy_indices<std::uint64_t>(array, into);
+    append_rows<std::uint64_t>(array, what, to);
   else
     refuse(std::string(what) +
            " has elements of another type; give int32, uint32, int64 or uint64");
-  if (good != array.size)
-    refuse(std::string(what) + "[" + std::to_string(good) + "] is no page index; these are 0 to " +
-           std::to_string(std::numeric_limits<std::uint32_t>::max()));
 }
 
 /// Returns a tensor of torch's in host memory as numpy's array of the same memory, which is read
@@ -101,33 +112,50 @@ nb::object without_torch(nb::handle value) {
 }
 
 /// Appends an int32 or int64 array without steps, such as numpy's, through its buffer, which costs
-/// less than a DLPack capsule. Returns false for anything else.
-bool append_buffer(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
+/// less than a DLPack capsule. Returns its rows, or nullopt for anything else.
+std::optional<std::size_t> append_buffer(nb::handle value, const char* what,
+                                         std::vector<std::uint32_t>& to) {
   Py_buffer buffer{};
-  if (PyObject_CheckBuffer(value.ptr()) == 0) return false;
+  if (PyObject_CheckBuffer(value.ptr()) == 0) return std::nullopt;
   if (PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_ND | PyBUF_FORMAT) != 0) {
     PyErr_Clear();  // it has steps
-    return false;
+    return std::nullopt;
   }
   const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&buffer, PyBuffer_Release);
   const std::string_view format = buffer.format == nullptr ? "" : buffer.format;
   const bool is_int = format == "i" && buffer.itemsize == 4;
-  if (buffer.ndim != 1 || !(is_int || (format == "l" && buffer.itemsize == 8))) return false;
-  append_indices({.data = buffer.buf,
-                  .size = static_cast<std::size_t>(buffer.shape[0]),
-                  .step = 1,
-                  .type = is_int ? nb::dtype<std::int32_t>() : nb::dtype<std::int64_t>()},
-                 what, to);
-  return true;
+  const bool known = is_int || (format == "l" && buffer.itemsize == 8);
+  if (!known || buffer.ndim < 1 || buffer.ndim > 2) return std::nullopt;
+  const std::size_t rows = buffer.ndim == 2 ? static_cast<std::size_t>(buffer.shape[0]) : 0;
+  const Py_ssize_t size = buffer.shape[0] == 0 ? 0 : buffer.shape[buffer.ndim - 1];
+  append_array({.data = buffer.buf,
+                .size = static_cast<std::size_t>(size),
+                .step = 1,
+                .type = is_int ? nb::dtype<std::int32_t>() : nb::dtype<std::int64_t>(),
+                .rows = rows,
+                .row_step = size},
+               what, to);
+  return rows;
 }
 
-void append_indices(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
-  if (append_buffer(value, what, to)) return;
+/// Appends the indices, row by row. Returns how many rows there are: 0 of what has one dimension.
+std::size_t append_indices(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
+  if (const auto rows = append_buffer(value, what, to)) return *rows;
   if (is_array(value)) {
     const auto array = nb::cast<Array>(value);
-    if (array.ndim() != 1)
-      refuse(std::string(what) + " has " + std::to_string(array.ndim()) + " dimensions; give one");
-    return append_indices({array.data(), array.size(), array.stride(0), array.dtype()}, what, to);
+    const std::size_t dimensions = array.ndim();
+    if (dimensions != 1 && dimensions != 2)
+      refuse(std::string(what) + " has " + std::to_string(dimensions) +
+             " dimensions; give one, or two with a row for each region");
+    const std::size_t rows = dimensions == 2 ? array.shape(0) : 0;
+    append_array({.data = array.data(),
+                  .size = array.shape(0) == 0 ? 0 : array.shape(dimensions - 1),
+                  .step = array.stride(dimensions - 1),
+                  .type = array.dtype(),
+                  .rows = rows,
+                  .row_step = dimensions == 2 ? array.stride(0) : 0},
+                 what, to);
+    return rows;
   }
   if (!nb::isinstance<nb::sequence>(value) && !nb::hasattr(value, "__iter__"))
     throw nb::type_error(
@@ -140,6 +168,7 @@ void append_indices(nb::handle value, const char* what, std::vector<std::uint32_
              std::to_string(std::numeric_limits<std::uint32_t>::max()));
     to.push_back(index);
   }
+  return 0;
 }
 
 /// Returns the indices where they are, for a kernel to read. Returns nullopt if they are not on a
@@ -163,11 +192,12 @@ PyPages make_pages(std::uint64_t page_bytes, nb::handle local_index, nb::handle 
   PyPages pages{.page_bytes = page_bytes,
                 .local_base = local_base,
                 .remote_base = remote_base,
+                .rows = 0,
                 .lists = {},
                 .on_gpu = {},
                 .gpu_local = {},
                 .gpu_remote = {}};
-  std::size_t here = 0, there = 0;
+  std::size_t here = 0, there = 0, there_rows = 0;
   const auto here_on_gpu = gpu_indices(local, "local_index");
   const auto there_on_gpu = gpu_indices(remote, "remote_index");
   if (here_on_gpu.has_value() != there_on_gpu.has_value())
@@ -179,11 +209,15 @@ PyPages make_pages(std::uint64_t page_bytes, nb::handle local_index, nb::handle 
     here = pages.gpu_local.size();
     there = pages.gpu_remote.size();
   } else {
-    append_indices(local, "local_index", pages.lists);
+    pages.rows = append_indices(local, "local_index", pages.lists);
     here = pages.lists.size();
-    append_indices(remote, "remote_index", pages.lists);
+    there_rows = append_indices(remote, "remote_index", pages.lists);
     there = pages.lists.size() - here;
   }
+  if (pages.rows != there_rows)
+    refuse("local_index has " + std::to_string(pages.rows) + " rows and remote_index " +
+           std::to_string(there_rows) + ": give both in one dimension, or both with a row for " +
+           "each region");
   if (here != there)
     refuse("local_index has " + std::to_string(here) + " pages and remote_index " +
            std::to_string(there) + ": each page needs both");
@@ -246,6 +280,16 @@ Blocks blocks_of(nb::handle value) {
 
 }  // namespace
 
+Pages PyPages::row(std::size_t index) const {
+  const std::size_t size = lists.size() / 2 / rows;
+  const std::span all(lists);
+  return {.page_bytes = page_bytes,
+          .local_base = local_base,
+          .remote_base = remote_base,
+          .local_index = all.subspan(index * size, size),
+          .remote_index = all.subspan((rows + index) * size, size)};
+}
+
 Pages PyPages::pages() const {
   Pages pages{.page_bytes = page_bytes,
               .local_base = local_base,
@@ -263,7 +307,8 @@ Pages PyPages::pages() const {
 
 std::vector<std::uint32_t> indices_of(nb::handle value, const char* what) {
   std::vector<std::uint32_t> indices;
-  append_indices(without_torch(value), what, indices);
+  if (append_indices(without_torch(value), what, indices) != 0)
+    refuse(std::string(what) + " has two dimensions; give one");
   return indices;
 }
 
@@ -274,7 +319,13 @@ ParsedShape shape_of(nb::handle value, std::uint64_t here, std::uint64_t there) 
              std::to_string(there) + ": say which part, [(local offset, remote offset, bytes)]");
     return Blocks{{0, 0, here}};
   }
-  if (nb::isinstance<PyPages>(value)) return nb::cast<const PyPages*>(value);
+  if (nb::isinstance<PyPages>(value)) {
+    const auto* pages = nb::cast<const PyPages*>(value);
+    if (pages->rows != 0)
+      refuse("these Pages have a list for each of " + std::to_string(pages->rows) +
+             " regions: give as many, local and remote");
+    return pages;
+  }
   if (nb::isinstance<Strides>(value)) return nb::cast<const Strides*>(value);
   return blocks_of(value);
 }
@@ -287,7 +338,9 @@ void bind_shapes(nb::module_& module) {
                       "of whole numbers with one dimension, which are copied; or both int32 "
                       "tensors on the GPU that copies, which its kernel reads when it runs and "
                       "which must stay as they are until the transfer is done.\n"
-                      "ValueError: what is no page index, unequal lengths.")
+                      "With two dimensions, arrays or tensors in host memory: row i is for the "
+                      "i-th of as many local and remote regions.\n"
+                      "ValueError: what is no page index, unequal lengths or rows.")
       .def(
           "__init__",
           [](PyPages* self, std::uint64_t page_bytes, nb::handle local_index,
@@ -301,6 +354,7 @@ void bind_shapes(nb::module_& module) {
       .def_ro("local_base", &PyPages::local_base)
       .def_ro("remote_base", &PyPages::remote_base)
       .def_prop_ro("indices_on_gpu", [](const PyPages& self) { return self.on_gpu.is_valid(); })
+      .def_ro("rows", &PyPages::rows, "Lists, one for each region; 0: one for all of them.")
       .def("__len__", [](const PyPages& self) { return self.pages().local_index.size(); })
       .def("__repr__", [](const PyPages& self) {
         return "Pages(" + std::to_string(self.pages().local_index.size()) + " of " +

@@ -163,6 +163,21 @@ class RemoteRegions {
 
 constexpr const char* kNoLocal = "local: give a Region, or a sequence of Regions";
 
+/// Pages with a list for each pair of regions.
+template <class Act>
+auto with_rows(const Act& act, const PyRegion& all, std::span<const Region> here,
+               std::span<const RemoteRegion> there, const PyPages& pages) {
+  if (here.size() != pages.rows || there.size() != pages.rows)
+    throw nb::value_error(("Pages has lists for " + std::to_string(pages.rows) +
+                           " regions; there are " + std::to_string(here.size()) + " local and " +
+                           std::to_string(there.size()) + " remote ones")
+                              .c_str());
+  std::vector<TransferPart> parts;
+  parts.reserve(pages.rows);
+  for (std::size_t i = 0; i < pages.rows; ++i) parts.push_back({here[i], there[i], pages.row(i)});
+  return act(all, nb::object(), std::span<const TransferPart>(parts));
+}
+
 template <class Act>
 auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, nb::handle shape) {
   const RemoteRegions there(remote);
@@ -181,6 +196,8 @@ auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, 
     });
     return with_parts(act, parts);
   }
+  if (nb::isinstance<PyPages>(shape) && nb::inst_ptr<PyPages>(shape)->rows != 0)
+    return with_rows(act, all, here, there.all(), *nb::inst_ptr<PyPages>(shape));
   const ParsedShape parsed = shape_of(shape, 0, 0);
   return act(all, keepalive_of(parsed), std::span<const Region>(here), there.all(),
              view_of(parsed));
@@ -221,8 +238,8 @@ void bind_submissions(nb::class_<Peer>& peer) {
       .def("write", &submit_regions<Op::write>, "local"_a, "remote"_a, "shape"_a = nb::none(),
            "options"_a, LINKSPAN_REGIONS_SIG("write"),
            "Copies that shape from local[i] to remote[i] for each i, such as the same pages of all "
-           "layers, as one transfer: one wait, one cancel, and the notification follows all of "
-           "it. Errors name the index of the pair.")
+           "layers, or of Pages with rows the i-th, as one transfer: one wait, one cancel, and the "
+           "notification follows all of it. Errors name the index of the pair.")
       .def("write", &submit_parts<Op::write>, "parts"_a, "options"_a, LINKSPAN_PARTS_SIG("write"),
            "Does the same with a shape for each pair.")
       .def("read", &submit<Op::read>, "local"_a, "remote"_a, "shape"_a = nb::none(), "options"_a,

@@ -12,7 +12,7 @@ from ._core import Pages, Strides
 
 Block = tuple[int, int, int]
 Shape = Union[Pages, Strides, Sequence[Block], Any]
-IndexArray = Any  # a list, an array or a tensor of whole numbers, one dimension
+IndexArray = Any  # a list, an array or a tensor of whole numbers
 Memory = Any  # see Engine.register_memory()
 Stream = Any  # torch's, CuPy's, cuda-python's, or a cudaStream_t
 

@@ -66,6 +66,8 @@ constexpr OptionInfo kTable[] = {
      "port is given. If the port is taken, the Engine logs that and works without it."},
     {"metrics (rank)", "LINKSPAN_METRICS_RANK", "0 to 65535", "0",
      "What is added to that port: the rank of each process of a host."},
+    {"nvtx", "LINKSPAN_NVTX", "0 or 1", "0",
+     "Whether profilers such as Nsight Systems show each transfer as a range (NVTX)."},
 };
 
 constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;
@@ -193,6 +195,7 @@ Result<Options> Options::from_environment() {
     return s;
   options.relay_gpus = static_cast<unsigned>(relay_gpus);
   if (Status s = read_flag("LINKSPAN_CALIBRATE", options.calibrate); !s.ok()) return s;
+  if (Status s = read_flag("LINKSPAN_NVTX", options.nvtx); !s.ok()) return s;
   if (Status s = read_security(options); !s.ok()) return s;
   if (Status s = refuse_former("LINKSPAN_TLS", "encrypted in its place"); !s.ok()) return s;
   if (Status s = refuse_former("LINKSPAN_INSECURE",

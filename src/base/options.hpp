@@ -54,6 +54,7 @@ struct Options {
   std::optional<unsigned> copy_ctas;  ///< nullopt: as many as the GPU has SMs.
   unsigned relay_gpus = 0;
   bool calibrate = false;
+  bool nvtx = false;
   std::optional<Security> security;
   std::string security_from;  ///< What set `security`: "LINKSPAN_SECURITY".
   std::string secret_file;    ///< Empty: none.

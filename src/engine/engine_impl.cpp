@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/diagnostics/metrics_server.hpp"
+#include "engine/diagnostics/profiler_range.hpp"
 #include "engine/transfers/completion_queue.hpp"
 
 namespace linkspan::engine {
@@ -38,6 +39,11 @@ Status EngineImpl::start() {
   auto metrics = serve_metrics(services_.diagnostics, context_->options, context_->log);
   if (!metrics.ok()) return metrics.status();
   metrics_ = *std::move(metrics);
+  if (context_->options.nvtx && !ProfilerRange::available() &&
+      context_->log.enabled(base::Level::warning))
+    context_->log.write(base::Level::warning,
+                        "LINKSPAN_NVTX=1, but this linkspan was built without NVTX's headers: a "
+                        "profiler shows no ranges");
   return context_->progress->start([this] { return poll(); });
 }
 

@@ -98,6 +98,58 @@ def test_a_shape_for_each_pair(pair: Pair, sides: Sides) -> None:
     assert all((a == b).all() for a, b in zip(sides.mine, after))
 
 
+ROWS_OF_PAGES = np.array([[6, 1], [11, 0], [3, 7]])  # of KIB, a row for each pair
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda array: array.astype(np.int32),
+        lambda array: array.astype(np.uint64),
+        lambda array: array.copy().T.copy().T,  # with steps
+        lambda array: np.repeat(array, 2, axis=0)[::2].astype(np.uint32),
+    ],
+    ids=["int32", "uint64", "columns", "every second row"],
+)
+@pytest.mark.parametrize("kind", ["list", "set", "prepared"])
+def test_pages_with_a_row_for_each_pair(pair: Pair, sides: Sides, make, kind) -> None:
+    there = ROWS_OF_PAGES[:, ::-1] // 2
+    pages = linkspan.Pages(KIB, make(ROWS_OF_PAGES), make(there), remote_base=1)
+    assert len(pages) == 6 and pages.rows == 3
+    after = [
+        expected([(a * KIB, 1 + b * KIB, KIB) for a, b in zip(*two)], mine, theirs, reads=False)
+        for *two, mine, theirs in zip(ROWS_OF_PAGES, there, sides.mine, sides.theirs)
+    ]
+    remote = sides.set if kind == "set" else sides.remote
+    if kind == "prepared":
+        transfer = pair.peer.prepare("write", sides.local, remote, pages).post()
+    else:
+        transfer = pair.peer.write(sides.local, remote, pages)
+    del pages
+    transfer.wait(10)
+    assert transfer.bytes == 6 * KIB
+    assert all((a == b).all() for a, b in zip(sides.theirs, after))
+
+
+def test_pages_with_rows_of_other_regions_are_refused(pair: Pair, sides: Sides) -> None:
+    pages = linkspan.Pages(KIB, ROWS_OF_PAGES, ROWS_OF_PAGES)
+    local, remote = sides.local, sides.remote
+    for arguments, said in [
+        ((local[:2], remote[:2], pages), "lists for 3 regions; there are 2 local and 2 remote"),
+        ((local, remote[:2], pages), "there are 3 local and 2 remote"),
+        ((local[0], remote[0], pages), "a list for each of 3 regions"),
+        (([(local[0], remote[0], pages)],), "pair 0: these Pages have a list for each of 3"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            pair.peer.write(*arguments)
+    beyond = linkspan.Pages(KIB, ROWS_OF_PAGES, ROWS_OF_PAGES[:, [1, 1]] + 2)
+    with pytest.raises(linkspan.InvalidArgumentError, match="pair 2: .*page 0"):
+        pair.peer.write(local, remote, beyond)
+    with pytest.raises(ValueError, match="positions has two dimensions"):
+        pair.peer.prepare("write", local, remote, PAGES).post(ROWS_OF_PAGES)
+    assert not any(each.any() for each in sides.theirs)
+
+
 async def awaited(transfer: linkspan.Transfer) -> None:
     await transfer
 

@@ -55,6 +55,7 @@ Result<std::shared_ptr<TransferState>> MessageService::submit(std::uint64_t peer
   transfer->streams.adopt(*streams);
   transfer->ending.submitted = base::Clock::steady().now();
   transfer->ending.deadline = submission_.deadline_of(options, transfer->ending.submitted);
+  if (context_.options.nvtx) transfer->ending.range.begin(kind.sends ? "send" : "receive", bytes);
   if (Status status = begin(transfer); !status.ok()) {
     (void)x.memory.release();
     return status;

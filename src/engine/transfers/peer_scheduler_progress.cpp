@@ -97,6 +97,7 @@ bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer)
 /// Makes the transfer quiet: its status is final and its memory the user's.
 void PeerScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
   count_end(*transfer);
+  transfer->ending.range.end();
   transfers_.erase(transfer->id);
   transfer->streams.end();
   if (!transfer->end.ok() && log_.enabled(base::Level::info))

@@ -254,6 +254,8 @@ Result<Submission::Started> Submission::start(std::shared_ptr<TransferState> tra
   transfer->notification.bytes.assign(options.notification.begin(), options.notification.end());
   transfer->ending.submitted = base::Clock::steady().now();
   transfer->ending.deadline = deadline_of(options, transfer->ending.submitted);
+  if (context_.options.nvtx)
+    transfer->ending.range.begin(transfer->op == Op::write ? "write" : "read", size.bytes);
   const bool one_pair = !transfer->pairs;
   if (one_pair && !transfer->local->acquire())
     return refuse(Code::invalid_argument, "the local region was deregistered");

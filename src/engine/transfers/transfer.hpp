@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/recycled.hpp"
+#include "engine/diagnostics/profiler_range.hpp"
 #include "engine/messages/message_state.hpp"
 #include "engine/transfers/completion_queue.hpp"
 #include "engine/transfers/region_pairs.hpp"
@@ -130,6 +131,7 @@ struct CopyByUser {
 /// When a transfer began, and how it is made to end.
 struct TransferEnding {
   base::Time submitted{}, deadline{};
+  ProfilerRange range;
   bool canceled = false, expired = false;
   bool finishing = false;  // only its notification is left to send
   Status first_error;      // becomes TransferState::end
