@@ -159,22 +159,25 @@ def nvidia_smi() -> tuple[list[str], str, str]:
         return [], "", ""
 
 
-def stamp(folder: pathlib.Path, commit: str) -> None:
+def machine() -> dict:
     gpus, driver, cuda = nvidia_smi()
-    machine = {
+    return {
         "gpus": gpus,
         "driver": driver,
         "cuda": cuda,
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
     }
+
+
+def stamp(folder: pathlib.Path, commit: str) -> None:
     write(
         folder / "stamp.json",
         {
             "commit": commit,
             "sources": json.loads((HERE / "sources.json").read_text()),
             "date": datetime.date.today().isoformat(),
-            "machine": machine,
+            "machine": machine(),
         },
     )
 

@@ -54,7 +54,17 @@ def fetch(folder: pathlib.Path, python: str, part_mib: int) -> list[pathlib.Path
     """RuntimeError: pip's last lines. Returns the parts, in order."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        downloads, site = pathlib.Path(name) / "wheels", pathlib.Path(name) / "site"
+        site, whole = pathlib.Path(name) / "site", pathlib.Path(name) / "peers.tar.xz"
+        download(site, python)
+        subprocess.run(
+            ["tar", "-C", str(site), "-I", "xz -1", "-cf", str(whole), "."], check=True, timeout=900
+        )
+        return split(whole, folder, part_mib * MIB)
+
+
+def download(site: pathlib.Path, python: str) -> None:
+    """RuntimeError: pip's last lines. Writes what the parts have into the folder `site`."""
+    with tempfile.TemporaryDirectory() as downloads:
         command = [
             sys.executable,
             "-m",
@@ -63,7 +73,7 @@ def fetch(folder: pathlib.Path, python: str, part_mib: int) -> list[pathlib.Path
             "--quiet",
             "--no-deps",
             "--dest",
-            str(downloads),
+            downloads,
             "--only-binary=:all:",
             "--python-version",
             python,
@@ -75,19 +85,14 @@ def fetch(folder: pathlib.Path, python: str, part_mib: int) -> list[pathlib.Path
         )
         if pip.returncode != 0:
             raise RuntimeError(f"pip download: {pip.stderr[-600:]}")
-        for wheel in downloads.glob("*.whl"):
+        for wheel in pathlib.Path(downloads).glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
-        for unwanted in itertools.chain(*PACKAGES.values()):
-            for path in site.glob(unwanted):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        drop_copies(site)
-        strip(site)
-        whole = pathlib.Path(name) / "peers.tar.xz"
-        subprocess.run(
-            ["tar", "-C", str(site), "-I", "xz -1", "-cf", str(whole), "."], check=True, timeout=900
-        )
-        return split(whole, folder, part_mib * MIB)
+    for unwanted in itertools.chain(*PACKAGES.values()):
+        for path in site.glob(unwanted):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    drop_copies(site)
+    strip(site)
 
 
 def drop_copies(site: pathlib.Path) -> None:

@@ -30,14 +30,17 @@ def page(evidence: pathlib.Path) -> str:
 
 
 def heading(name: str, topic: dict) -> str:
-    machine = topic["machine"]
-    gpus = machine["gpus"]
-    where = f"{len(gpus)} x {gpus[0]}, driver {machine['driver']}" if gpus else "no GPU"
     return (
         f"## {name}\n\n{topic['what'][0].upper()}{topic['what'][1:]}.\n\n"
-        f"`{topic['command']}`\n\n{topic['date']}, commit `{topic['commit'][:12]}`, {where}, "
-        f"{machine['cpus']} CPUs, Linux {machine['kernel'].split('-')[0]}"
+        f"`{topic['command']}`\n\n{topic['date']}, commit `{topic['commit'][:12]}`, "
+        f"{where(topic['machine'])}"
     )
+
+
+def where(machine: dict) -> str:
+    gpus = machine["gpus"]
+    cards = f"{len(gpus)} x {gpus[0]}, driver {machine['driver']}" if gpus else "no GPU"
+    return f"{cards}, {machine['cpus']} CPUs, Linux {machine['kernel'].split('-')[0]}"
 
 
 def compared(row: dict) -> bool:
@@ -45,18 +48,27 @@ def compared(row: dict) -> bool:
 
 
 def drawing(row: dict) -> str:
-    """Returns the bars of one row."""
-    bars = [("ours", "linkspan", row["value"])]
+    """Returns the bars of one row, for a page of the site."""
+    drawn, height = bars(row)
+    return (
+        f'<figure class="bars"><figcaption><code>{row["id"]}</code> {says(row)}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{row["id"]}">{drawn}</svg></figure>'
+    )
+
+
+def bars(row: dict) -> tuple[str, int]:
+    """Returns the bars of one row, and their height."""
+    figures = [("ours", "linkspan", row["value"])]
     if row.get("ceiling"):
-        bars.append(("bare", row.get("ceiling_how") or "bare call", row["ceiling"]))
-    bars += [
+        figures.append(("bare", row.get("ceiling_how") or "bare call", row["ceiling"]))
+    figures += [
         ("other", each["how"], each["value"])
         for each in row.get("beside", [])
         if each["value"] != row.get("ceiling")
     ]
-    most, unit = max(value for *_, value in bars) or 1, row["unit"]
+    most, unit = max(value for *_, value in figures) or 1, row["unit"]
     lines = []
-    for index, (kind, how, value) in enumerate(bars):
+    for index, (kind, how, value) in enumerate(figures):
         y = index * (BAR + GAP)
         long = max(1, round((WIDTH - LABELS - VALUES) * value / most))
         lines.append(
@@ -65,17 +77,17 @@ def drawing(row: dict) -> str:
             f"<title>{html.escape(how)}</title></rect>"
             f'<text x="{LABELS + long + 6}" y="{y + 11}">{value:g} {unit}</text>'
         )
-    height = len(bars) * (BAR + GAP)
-    says = "less is better" if unit in TIMES else "more is better"
+    return "".join(lines), len(figures) * (BAR + GAP)
+
+
+def says(row: dict) -> str:
+    text = "less is better" if row["unit"] in TIMES else "more is better"
     if row.get("ratio"):
-        says += f"; ratio {row['ratio']:g}"
+        text += f"; ratio {row['ratio']:g}"
     if "bar" in row:
         bar = f"{row['bar']:g} {row.get('bar_unit', '')}".strip()
-        says += f"; bar {bar}{'' if row.get('pass') else ', missed'}"
-    return (
-        f'<figure class="bars"><figcaption><code>{row["id"]}</code> {says}</figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{row["id"]}">{"".join(lines)}</svg></figure>'
-    )
+        text += f"; bar {bar}{'' if row.get('pass') else ', missed'}"
+    return text
 
 
 def short(how: str) -> str:
