@@ -473,6 +473,8 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   linkspan_test(example_c TIMEOUT 60 COMMAND example_two_processes ENVIRONMENT ${no_driver})
   linkspan_test(scripts TIMEOUT 120
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/scripts_test.py)
+  linkspan_test(peers_table TIMEOUT 60
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/peers_table_test.py)
   # What cmake/old_glibc.cmake puts into what ships, in a program of its own.
   add_executable(linkspan_old_glibc tests/old_glibc/replacements_test.cpp)
   target_include_directories(linkspan_old_glibc PRIVATE ${CMAKE_SOURCE_DIR}/src)

@@ -30,7 +30,7 @@ def build(into: pathlib.Path) -> pathlib.Path:
         nvcc,
         "-std=c++17",
         "-O3",
-        "-arch=sm_90",
+        "-arch=native",
         "-shared",
         "-Xcompiler=-fPIC",
         "-o",

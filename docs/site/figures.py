@@ -1,4 +1,5 @@
-"""Draws evidence/*.json: linkspan beside the bare call, and beside others, of the same run."""
+"""Draws rows as evidence/*.json has them: linkspan beside the bare call, and beside others, of the
+same run. The site has them as page(); bench/peers/compare.py writes them as file()."""
 
 import html
 import json
@@ -6,6 +7,17 @@ import pathlib
 
 WIDTH, BAR, GAP, LABELS, VALUES = 760, 14, 4, 300, 110  # of a drawing, in pixels
 TIMES = ("ns", "us", "ms", "s", "% of a core")  # less is better
+CAPTION, MARGIN = 18, 16  # of file()
+STYLE = """
+svg { background: #fff; font-family: sans-serif; }
+text { fill: #222; font-size: 11px; }
+.title { font-size: 13px; font-weight: bold; }
+.ours { fill: #009485; } .bare { fill: #888; } .other { fill: #bbb; }
+@media (prefers-color-scheme: dark) {
+  svg { background: #1e2129; } text { fill: #ddd; }
+  .ours { fill: #26a69a; } .bare { fill: #8d93a1; } .other { fill: #5b6070; }
+}
+"""
 INTRO = """# Figures
 
 What `evidence/*.json` has, drawn when this site was built. [Performance](performance.md) says how
@@ -41,6 +53,26 @@ def where(machine: dict) -> str:
     gpus = machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}, driver {machine['driver']}" if gpus else "no GPU"
     return f"{cards}, {machine['cpus']} CPUs, Linux {machine['kernel'].split('-')[0]}"
+
+
+def file(topic: dict) -> str:
+    """Returns an SVG file with the bars of all rows, in the colours of a light or a dark screen."""
+    about = html.escape(f"{topic['date']}, {where(topic['machine'])}")
+    lines = [
+        f'<text class="title" y="16">{html.escape(topic["what"])}</text>',
+        f'<text y="34">{about}</text>',
+    ]
+    y = 50
+    for row in topic["rows"]:
+        drawn, height = bars(row)
+        lines.append(f'<text y="{y + 11}">{html.escape(row["id"])}: {says(row)}</text>')
+        lines.append(f'<g transform="translate(0 {y + CAPTION})">{drawn}</g>')
+        y += CAPTION + height + MARGIN
+    wide = WIDTH + MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-{MARGIN} 0 {wide} {y}" width="{wide}" '
+        f'height="{y}" role="img"><style>{STYLE}</style>{"".join(lines)}</svg>\n'
+    )
 
 
 def compared(row: dict) -> bool:
