@@ -91,7 +91,7 @@ TOPICS = {
     },
     "nccl": {
         "what": "NCCL over linkspan's network plugin and over its own sockets in one run",
-        "rows": ["nccl", "nccl_exchange"],
+        "rows": ["nccl", "nccl_exchange", "nccl_releases"],
         "suites": [],
         "sources": [*ENGINE, "integrations/nccl", "bench/nccl"],
     },

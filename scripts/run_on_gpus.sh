@@ -155,6 +155,10 @@ run_all() {
     --plugin "$pack/nccl/libnccl-net-linkspan.so" --json "$out/nccl_exchange.json"
   program nccl bench/nccl/run.py 300 --plugin "$pack/nccl/libnccl-net-linkspan.so" \
     --sockets "$pack/bench_tcp_transfer" --json "$out/nccl.json"
+  # Other releases of NCCL, that releases.py --fetch wrote.
+  local releases=${LINKSPAN_NCCL_RELEASES:-}
+  program nccl_releases bench/nccl/releases.py 300 ${releases:+--libraries "$releases"} \
+    --plugin "$pack/nccl/libnccl-net-linkspan.so" --json "$out/nccl_releases.json"
   if [[ -e $pack/ucx.tar.xz ]]; then
     program ucx_tcp bench/peers/ucx_tcp.py 65 --ucx "$pack/ucx.tar.xz" --json "$out/ucx_tcp.json"
   else

@@ -3,12 +3,14 @@
 Speaks to run.py in lines of JSON: tells NCCL's unique id (rank 0) or reads it (rank 1), then tells a
 figure for each operation and size: microseconds of one operation, and CPU seconds of this process.
 The bytes are checked before the clock runs and after, and beside them nothing may have changed.
+LINKSPAN_BENCH_NCCL names another library than torch's NCCL.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -31,7 +33,7 @@ class Nccl:
     """NCCL's calls that are measured, on torch's current stream."""
 
     def __init__(self) -> None:
-        self.library = ctypes.CDLL("libnccl.so.2")
+        self.library = ctypes.CDLL(os.environ.get("LINKSPAN_BENCH_NCCL", "libnccl.so.2"))
         self.library.ncclGetErrorString.restype = ctypes.c_char_p
         self.comm = ctypes.c_void_p()
 

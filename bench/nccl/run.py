@@ -52,10 +52,17 @@ class Failed(Exception):
 
 
 class Side:
-    """What was measured of NCCL in one environment."""
+    """What was measured of NCCL in one environment, by two processes of `program`."""
 
-    def __init__(self, name: str, plugin: pathlib.Path, gpu_count: int) -> None:
-        self.name, self.gpu_count = name, gpu_count
+    def __init__(
+        self,
+        name: str,
+        plugin: pathlib.Path,
+        gpu_count: int,
+        program: str = "rank.py",
+        more: dict[str, str] | None = None,
+    ) -> None:
+        self.name, self.gpu_count, self.program = name, gpu_count, program
         self.environment = {
             "NCCL_P2P_DISABLE": "1",
             "NCCL_SHM_DISABLE": "1",
@@ -65,6 +72,7 @@ class Side:
             "NCCL_DEBUG_SUBSYS": "INIT,NET",
             "NCCL_NET_PLUGIN": str(plugin) if name == OURS else "none",
             **SIDES[name],
+            **(more or {}),
         }
         self.version = ""
         self.took: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -94,7 +102,7 @@ class Side:
 
     def start(self, rank: int, sizes: list[int], log: pathlib.Path) -> subprocess.Popen[str]:
         hosts = {} if self.gpu_count > 1 else {"NCCL_HOSTID": f"host{rank}"}
-        command = [sys.executable, HERE / "rank.py", rank, rank % self.gpu_count, *sizes]
+        command = [sys.executable, HERE / self.program, rank, rank % self.gpu_count, *sizes]
         with log.with_suffix(".err").open("w") as errors:
             return subprocess.Popen(
                 [str(each) for each in command],
