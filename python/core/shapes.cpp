@@ -354,7 +354,6 @@ void bind_shapes(nb::module_& module) {
       .def_ro("local_base", &PyPages::local_base)
       .def_ro("remote_base", &PyPages::remote_base)
       .def_prop_ro("indices_on_gpu", [](const PyPages& self) { return self.on_gpu.is_valid(); })
-      .def_ro("rows", &PyPages::rows, "Lists, one for each region; 0: one for all of them.")
       .def("__len__", [](const PyPages& self) { return self.pages().local_index.size(); })
       .def("__repr__", [](const PyPages& self) {
         return "Pages(" + std::to_string(self.pages().local_index.size()) + " of " +

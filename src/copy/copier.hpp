@@ -36,6 +36,13 @@ struct PageBases {
   std::uint64_t to = 0, from = 0;
 };
 
+/// A further pair of regions of a PageList, with lists as long as the first pair's; null: with
+/// these.
+struct FurtherPages {
+  PageBases bases;
+  const std::uint32_t *to_index = nullptr, *from_index = nullptr;
+};
+
 /// Copies of one size at indices: page i goes from `from` + from_index[i] * page_bytes to `to` +
 /// to_index[i] * page_bytes.
 struct PageList {
@@ -48,8 +55,13 @@ struct PageList {
   /// copied, and the order ends as invalid_argument.
   std::uint32_t to_last = ~std::uint32_t{0}, from_last = ~std::uint32_t{0};
   std::uint64_t first = 0;  ///< Number of the first page in that error.
-  /// Further pairs of regions whose pages have the same indices. Read during start() only.
-  std::span<const PageBases> more{};
+  /// Either all or none has lists of its own. Read during start() only.
+  std::span<const FurtherPages> more{};
+
+  /// Returns how many pairs of regions have lists of their own.
+  std::size_t lists() const noexcept {
+    return more.empty() || more.front().to_index == nullptr ? 1 : 1 + more.size();
+  }
 };
 
 enum class Method : std::uint8_t {

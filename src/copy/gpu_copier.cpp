@@ -95,8 +95,9 @@ Result<Ticket> GpuCopier::start(const Order& order) {
   }
   if (!pages.to_index.empty()) {
     const std::uint64_t pairs = 1 + pages.more.size();
-    if (pages.to_index.size() > kPages || pages.from_index.size() != pages.to_index.size() ||
-        pairs > kPairs || pages.page_bytes > kPagedBytes / (pairs * pages.to_index.size()))
+    if (pages.to_index.size() > kPages / pages.lists() ||
+        pages.from_index.size() != pages.to_index.size() || pairs > kPairs ||
+        pages.page_bytes > kPagedBytes / (pairs * pages.to_index.size()))
       return Status(Code::invalid_argument, Scope::request,
                     "one order of pages takes " + std::to_string(kPages) + " of them, " +
                         std::to_string(kPairs) + " pairs of regions and " +

@@ -33,7 +33,7 @@ static_assert(sizeof(PagesParameter) == 64);
 /// Is what the kernel reads as LinkspanPagesOfPairs.
 struct PairsParameter {
   PagesParameter pages{};
-  std::uint32_t pairs = 0, unused = 0;
+  std::uint32_t pairs = 0, list_step = 0;
   std::array<PageBases, GpuCopier::kPairs> at{};
 };
 static_assert(sizeof(PairsParameter) + 3 * sizeof(std::uint64_t) <= 4096);
@@ -116,14 +116,19 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
   const std::uint64_t part =
       entry_bytes(count, bytes, std::uint64_t{most_ctas} * kWarps, ~std::uint64_t{0});
   const std::uint64_t parts = (pages.page_bytes + part - 1) / part;
+  const bool own_lists = pages.lists() != 1;
   cuda::CUdeviceptr to_list = pages.to_list, from_list = pages.from_list;
   if (to_list == 0) {
-    const std::size_t index_bytes = pages.to_index.size_bytes();
+    const std::size_t index_bytes = pages.to_index.size_bytes(), all = index_bytes * pages.lists();
     auto* const lists = reinterpret_cast<std::byte*>(&args.memory->list);
     std::memcpy(lists, pages.to_index.data(), index_bytes);  // a loop takes 4 us longer for 8192
-    std::memcpy(lists + index_bytes, pages.from_index.data(), index_bytes);
+    std::memcpy(lists + all, pages.from_index.data(), index_bytes);
+    for (std::size_t i = 1; i < pages.lists(); ++i) {
+      std::memcpy(lists + i * index_bytes, pages.more[i - 1].to_index, index_bytes);
+      std::memcpy(lists + all + i * index_bytes, pages.more[i - 1].from_index, index_bytes);
+    }
     to_list = memory_.device_address(&args.memory->list);
-    from_list = to_list + index_bytes;
+    from_list = to_list + all;
   }
   PagesParameter parameter{.to = pages.to,
                            .from = pages.from,
@@ -131,8 +136,8 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
                            .part_bytes = part,
                            .to_index = to_list,
                            .from_index = from_list,
-                           .to_last = pages.to_last,
-                           .from_last = pages.from_last,
+                           .to_last = own_lists ? ~std::uint32_t{0} : pages.to_last,
+                           .from_last = own_lists ? ~std::uint32_t{0} : pages.from_last,
                            .count = static_cast<std::uint32_t>(each),
                            .parts = static_cast<std::uint32_t>(parts)};
   const auto ctas = std::min<std::uint64_t>((count * parts + kWarps - 1) / kWarps, most_ctas);
@@ -147,8 +152,9 @@ Status GpuCopier::launch_pages(const cuda::DeviceScope& scope, const CopyQueue& 
   PairsParameter of_pairs;
   of_pairs.pages = parameter;
   of_pairs.pairs = static_cast<std::uint32_t>(1 + pages.more.size());
+  of_pairs.list_step = own_lists ? parameter.count : 0;
   of_pairs.at[0] = {.to = pages.to, .from = pages.from};
-  std::ranges::copy(pages.more, of_pairs.at.begin() + 1);
+  std::ranges::transform(pages.more, of_pairs.at.begin() + 1, &FurtherPages::bases);
   return launch(device_.copy_pages_of_pairs(), &of_pairs);
 }
 

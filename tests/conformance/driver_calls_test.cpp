@@ -263,7 +263,11 @@ TEST_F(DriverCallsOfRegions, AreOneLaunchForAsManyAsAKernelTakes_WhereTheyGetThe
   }
 }
 
-TEST_F(DriverCallsOfRegions, AreOneLaunch_WhereEachGetsPagesOfItsOwn) {
+class DriverCallsOfOwnLists : public DriverCallsOfRegions,
+                              public testing::WithParamInterface<std::uint32_t> {};
+
+TEST_P(DriverCallsOfOwnLists, AreOneLaunch) {
+  const std::uint32_t lengths = GetParam();
   constexpr std::uint32_t kRegions = 20, kPages = 7;
   constexpr std::uint64_t kPage = 1000, kRegionBytes = 64 * kPage + 3;
   std::deque<Held> held;  // outlive the Engine
@@ -275,7 +279,7 @@ TEST_F(DriverCallsOfRegions, AreOneLaunch_WhereEachGetsPagesOfItsOwn) {
     held.push_back(Held::make(pair.engine, {.kind = "device0", .bytes = kRegionBytes}));
     pair.far.add(name, {.kind = "device1", .bytes = kRegionBytes});
     std::vector<std::uint32_t>&ours = lists.emplace_back(), &theirs = lists.emplace_back();
-    for (std::uint32_t k = 0; k < kPages - i % 3; ++k) {
+    for (std::uint32_t k = 0; k < kPages - i % lengths; ++k) {
       ours.push_back(i + 2 * k);
       theirs.push_back(63 - i - 3 * k);
     }
@@ -303,6 +307,10 @@ TEST_F(DriverCallsOfRegions, AreOneLaunch_WhereEachGetsPagesOfItsOwn) {
       }
     }
 }
+INSTANTIATE_TEST_SUITE_P(Lists, DriverCallsOfOwnLists, testing::Values(1, 3),
+                         [](const auto& param) {
+                           return param.param == 1 ? "OfOneLength" : "OfSeveralLengths";
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Every, DriverCallsOf, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });

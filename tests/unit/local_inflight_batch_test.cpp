@@ -38,8 +38,8 @@ TEST(LocalCopy, CountsThePagesOfEachPair_AndHasNoneLeftOnceTheyAreStarted) {
   const std::vector<std::uint32_t> indices = {4, 2, 9};
   LocalCopy copy;
   copy.method = copy::Method::sm_kernel;
-  copy.bases.resize(5);
-  copy.pages = {.to_index = indices, .from_index = indices, .more = copy.bases};
+  copy.more.resize(5);
+  copy.pages = {.to_index = indices, .from_index = indices, .more = copy.more};
   ASSERT_TRUE(copy.left());
   copy.started(1, 0);
   EXPECT_EQ(copy.blocks_with_copier, 3u * 6u);
@@ -60,6 +60,21 @@ TEST(LocalCopy, KeepsTheUsersIndices_UnlessTheyLieWhereTheKernelReadsThem) {
   copy.pages = {.to_index = to, .from_index = from, .to_list = 4096};
   copy.keep_indices();
   EXPECT_EQ(copy.pages.to_index.data(), to.data());
+}
+
+TEST(LocalCopy, KeepsTheListsOfEachPair) {
+  std::vector<std::uint32_t> lists = {4, 2, 9, 1, 0, 3, 7, 8, 5, 6, 2, 1};
+  LocalCopy copy;
+  copy.more = {{.bases = {}, .to_index = &lists[6], .from_index = &lists[9]}};
+  copy.pages = {.to_index = {&lists[0], 3}, .from_index = {&lists[3], 3}, .more = copy.more};
+  ASSERT_EQ(copy.pages.lists(), 2u);
+  copy.keep_indices();
+  std::ranges::fill(lists, 100);
+  using List = std::vector<std::uint32_t>;
+  EXPECT_EQ(List(copy.pages.to_index.begin(), copy.pages.to_index.end()), (List{4, 2, 9}));
+  EXPECT_EQ(List(copy.pages.from_index.begin(), copy.pages.from_index.end()), (List{1, 0, 3}));
+  EXPECT_EQ(List(copy.more[0].to_index, copy.more[0].to_index + 3), (List{7, 8, 5}));
+  EXPECT_EQ(List(copy.more[0].from_index, copy.more[0].from_index + 3), (List{6, 2, 1}));
 }
 
 TEST(LocalInflightBatch, TurnsOffsetsIntoAddresses_InTheDirectionOfItsOp) {

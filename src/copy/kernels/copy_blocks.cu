@@ -38,12 +38,13 @@ struct LinkspanPages {
   unsigned to_last, from_last, count, parts;
 };
 
-/// The same pages of several pairs of regions: `to` and `from` of each are in `at`, and those in
-/// `pages` are not read. pairs * count * parts is below 2^32. A parameter by value, because all
-/// warps read it and constant memory is cached.
+/// Pages of several pairs of regions: `to` and `from` of each are in `at`, and those in `pages` are
+/// not read. The lists of a pair begin list_step entries behind those of the pair before; 0: all
+/// have the same. pairs * count * parts is below 2^32. A parameter by value, because all warps read
+/// it and constant memory is cached.
 struct LinkspanPagesOfPairs {
   LinkspanPages pages;
-  unsigned pairs, unused;
+  unsigned pairs, list_step;
   struct {
     unsigned long long to, from;
   } at[240];
@@ -55,6 +56,7 @@ struct OnePair {
   const LinkspanPages& pages;
   __device__ static constexpr unsigned count() { return 1; }
   __device__ static constexpr unsigned of(unsigned, unsigned) { return 0; }
+  __device__ static constexpr unsigned list_of(unsigned) { return 0; }
   __device__ static constexpr unsigned broadcast(unsigned, unsigned) { return 0; }
   __device__ unsigned long long to(unsigned) const { return pages.to; }
   __device__ unsigned long long from(unsigned) const { return pages.from; }
@@ -64,6 +66,7 @@ struct SeveralPairs {
   const LinkspanPagesOfPairs& all;
   __device__ unsigned count() const { return all.pairs; }
   __device__ static unsigned of(unsigned part, unsigned of_each) { return part / of_each; }
+  __device__ unsigned list_of(unsigned pair) const { return pair * all.list_step; }
   __device__ static unsigned broadcast(unsigned pair, unsigned lane) {
     return __shfl_sync(~0u, pair, lane);
   }
@@ -112,8 +115,8 @@ __device__ void copy_pages(const LinkspanPages& pages, const Pairs& pairs, const
     const unsigned mine = static_cast<unsigned>(first) + (lane < length ? lane : 0);
     const unsigned pair = pairs.of(mine, of_each);
     const unsigned page = (mine - pair * of_each) / pages.parts;
-    const unsigned to = pages.to_index[page];
-    const unsigned from = pages.from_index[page];
+    const unsigned to = pages.to_index[pairs.list_of(pair) + page];
+    const unsigned from = pages.from_index[pairs.list_of(pair) + page];
     const bool leaves = to > pages.to_last || from > pages.from_last;
     if (leaves) refuse(refused, page, to, from, to > pages.to_last);
     const unsigned part = leaves ? kLeaves : mine % pages.parts;

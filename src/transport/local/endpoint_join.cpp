@@ -53,13 +53,10 @@ void LocalEndpoint::join_alike(LocalInflightBatch& inflight, const Batch& batch,
   if (!is_for_kernel(inflight, path, all)) return;
   std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
   joined.reserve(count);
-  inflight.local_copy.bases.reserve(count);
+  inflight.local_copy.more.reserve(count);
   for (const KnownPair& pair : known_pairs(batch, path, count)) {
     if (!pair.liveness.alive()) break;
-    copy::PageBases bases{.to = pair.remote_address + pages.remote_base,
-                          .from = pair.local_address + pages.local_base};
-    if (batch.op == Op::read) std::swap(bases.to, bases.from);
-    inflight.local_copy.bases.push_back(bases);
+    inflight.place_further(pair.local_address, pair.remote_address, pages);
     joined.push_back(pair.memory);
   }
   size.blocks += one.blocks * joined.size();
@@ -92,12 +89,14 @@ std::span<const KnownPair> LocalEndpoint::known_pairs(const Batch& batch, const 
   return pairs;
 }
 
-/// Takes pairs that get any pages: all blocks become one list.
+/// Takes pairs that get any pages: their lists go one behind the other if they are equally long,
+/// else all blocks become one list.
 void LocalEndpoint::join_lists(LocalInflightBatch& inflight, const Batch& batch,
                                const LocalPath& path, BatchSummary& size) {
   const Capabilities& limits = transport_.capabilities();
+  const auto& first = std::get<Pages>(batch.shape);
   BatchSummary all = size;
-  std::size_t count = 0;
+  std::size_t count = 0, equal = 0;  // further pairs, and those as long as the first
   while (const Pages* const pages = batch.more->pages(count)) {
     const BatchSummary further = summary_of(*pages);
     if (all.blocks + further.blocks > limits.max_batch_blocks ||
@@ -105,18 +104,27 @@ void LocalEndpoint::join_lists(LocalInflightBatch& inflight, const Batch& batch,
       break;
     all.blocks += further.blocks;
     all.bytes += further.bytes;
+    equal += pages->page_bytes == first.page_bytes &&
+             pages->local_index.size() == first.local_index.size();
     ++count;
   }
   if (count == 0 || !is_for_kernel(inflight, path, all)) return;
+  const bool by_lists = equal == count && count < copy::GpuCopier::kPairs;
   std::vector<const ImportedMemory*>& joined = std::get<OwnBatch>(inflight.role).joined;
   joined.reserve(count);
-  inflight.local_copy.pieces.reserve(all.blocks);
+  if (by_lists)
+    inflight.local_copy.more.reserve(count);
+  else
+    inflight.local_copy.pieces.reserve(all.blocks);
   for (std::size_t i = 0; i < count; ++i) {
     const BatchPair pair = batch.more->at(i);
     if (!can_join(batch.op, pair, path)) break;
     const LocalPath& its = mapping_of(pair).last_path();
     const Pages& pages = *batch.more->pages(i);
-    inflight.place_blocks(its.local_address, its.remote_address, pages);
+    if (by_lists)
+      inflight.place_further(its.local_address, its.remote_address, pages, true);
+    else
+      inflight.place_blocks(its.local_address, its.remote_address, pages);
     const BatchSummary further = summary_of(pages);
     size.blocks += further.blocks;
     size.bytes += further.bytes;

@@ -30,11 +30,18 @@ void LocalCopy::started(copy::Ticket accepted, std::size_t count) {
 
 void LocalCopy::keep_indices() {
   if (pages.to_list != 0) return;
-  indices.assign(pages.to_index.begin(), pages.to_index.end());
-  indices.insert(indices.end(), pages.from_index.begin(), pages.from_index.end());
-  const std::span<const std::uint32_t> kept(indices);
-  pages.to_index = kept.first(kept.size() / 2);
-  pages.from_index = kept.last(kept.size() / 2);
+  const std::size_t each = pages.to_index.size();
+  indices.clear();
+  indices.reserve(2 * each * pages.lists());
+  const auto kept = [&](const std::uint32_t* list) {
+    return &*indices.insert(indices.end(), list, list + each);
+  };
+  pages.to_index = {kept(pages.to_index.data()), each};
+  pages.from_index = {kept(pages.from_index.data()), each};
+  for (std::size_t i = 1; i < pages.lists(); ++i) {
+    more[i - 1].to_index = kept(more[i - 1].to_index);
+    more[i - 1].from_index = kept(more[i - 1].from_index);
+  }
 }
 
 void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there,
@@ -61,6 +68,21 @@ void LocalInflightBatch::place_blocks(std::uint64_t here, std::uint64_t there, c
                                  .bytes = pages.page_bytes});
 }
 
+void LocalInflightBatch::place_further(std::uint64_t here, std::uint64_t there, const Pages& pages,
+                                       bool own_lists) {
+  copy::FurtherPages added{
+      .bases = {.to = there + pages.remote_base, .from = here + pages.local_base}};
+  if (own_lists) {
+    added.to_index = pages.remote_index.data();
+    added.from_index = pages.local_index.data();
+  }
+  if (op == Op::read) {
+    std::swap(added.bases.to, added.bases.from);
+    std::swap(added.to_index, added.from_index);
+  }
+  local_copy.more.push_back(added);
+}
+
 void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there, const Pages& from_pages,
                                const Batch& batch) {
   copy::PageList& list = local_copy.pages;
@@ -73,12 +95,13 @@ void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there, const Pa
       .to_last = last_page(from_pages.remote_base, from_pages.page_bytes, remote->key().bytes),
       .from_last = last_page(from_pages.local_base, from_pages.page_bytes, target->region->bytes()),
       .first = batch.first,
-      .more = local_copy.bases};
+      .more = local_copy.more};
   if (from_pages.indices_on_gpu) {
     list.to_list = reinterpret_cast<std::uintptr_t>(from_pages.remote_index.data());
     list.from_list = reinterpret_cast<std::uintptr_t>(from_pages.local_index.data());
   }
-  if (const auto* const kept = static_cast<const PinnedPages*>(batch.kept); kept != nullptr) {
+  const auto* const kept = static_cast<const PinnedPages*>(batch.kept);
+  if (kept != nullptr && list.lists() == 1) {
     const std::uint64_t skipped = batch.first * sizeof(std::uint32_t);
     list.to_list = kept->remote + skipped;
     list.from_list = kept->local + skipped;

@@ -60,10 +60,10 @@ struct BouncedBatch {
 /// Lists the pieces or pages that a copier of this process copies, in one or more orders.
 struct LocalCopy {
   std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
-  copy::PageList pages;                // instead of pieces, in one order
-  std::vector<std::uint32_t> indices;  // copied while pages wait for room with the copier
-  std::vector<copy::PageBases> bases;  // of OwnBatch::more
-  std::size_t next = 0;                // pieces before it are with the copier or done
+  copy::PageList pages;                  // instead of pieces, in one order
+  std::vector<copy::FurtherPages> more;  // of OwnBatch::joined
+  std::vector<std::uint32_t> indices;    // copied while pages wait for room with the copier
+  std::size_t next = 0;                  // pieces before it are with the copier or done
   copy::Method method = copy::Method::cpu_threads;
   copy::Link link = copy::Link::host;
   unsigned ctas = TransferHints{}.ctas;
@@ -163,6 +163,9 @@ struct LocalInflightBatch {
   /// regions begin.
   void place(std::uint64_t here, std::uint64_t there, std::span<const Block> from_blocks);
   void place(std::uint64_t here, std::uint64_t there, const Pages& from_pages, const Batch& batch);
+  /// Adds checked pages of a further pair: with the lists of the first pair, or as many of its own.
+  void place_further(std::uint64_t here, std::uint64_t there, const Pages& pages,
+                     bool own_lists = false);
   /// Adds checked pages as pieces, without a list of blocks between.
   void place_blocks(std::uint64_t here, std::uint64_t there, const Pages& pages);
   void cancel() {

@@ -75,9 +75,10 @@ struct Bases {
   std::uint64_t to, from;
 };
 
-/// Copies the pages of each of `pairs`; if there are none, of the bases in the parameter.
+/// Copies the pages of each of `pairs`, whose lists are `list_step` entries apart; if there are no
+/// pairs, of the bases in the parameter.
 CUresult copy_pages_of(const Device& device, const Parameters& parameters,
-                       std::span<const Bases> pairs) {
+                       std::span<const Bases> pairs, std::uint32_t list_step = 0) {
   struct Pages {
     Bases bases;
     std::uint64_t page_bytes, part_bytes, to_index, from_index;
@@ -86,29 +87,32 @@ CUresult copy_pages_of(const Device& device, const Parameters& parameters,
   std::memcpy(&pages, parameters[0].data(), sizeof pages);
   if (pairs.empty()) pairs = {&pages.bases, 1};
   const std::uint64_t of_each = std::uint64_t{pages.count} * pages.parts;
-  const auto to = access(device, pages.to_index, pages.count * sizeof(std::uint32_t));
-  const auto from = access(device, pages.from_index, pages.count * sizeof(std::uint32_t));
+  const std::size_t list = (pages.count + (pairs.size() - 1) * list_step) * sizeof(std::uint32_t);
+  const auto to = access(device, pages.to_index, list);
+  const auto from = access(device, pages.from_index, list);
   const auto refused = access(device, parameters[3][0], sizeof(std::uint64_t));
   const bool refuses = (pages.to_last & pages.from_last) != ~std::uint32_t{0};
   if (!to || !from || (refuses && !refused)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-  const auto at = [](const auto& list, std::uint64_t i) {
+  const auto entry = [](const auto& indices, std::uint64_t i) {
     std::uint32_t index = 0;
-    std::memcpy(&index, list->view + i * sizeof index, sizeof index);
+    std::memcpy(&index, indices->view + i * sizeof index, sizeof index);
     return index;
   };
   const auto piece_of = [&](std::uint64_t i) {
     const std::uint64_t page = i % of_each / pages.parts;
     const std::uint64_t offset = i % pages.parts * pages.part_bytes;
     const Bases& bases = pairs[i / of_each];
-    const bool of_target = at(to, page) > pages.to_last;
-    if (of_target || at(from, page) > pages.from_last) {
+    const std::uint64_t begin = i / of_each * list_step;
+    const std::uint64_t to_page = entry(to, begin + page), from_page = entry(from, begin + page);
+    const bool of_target = to_page > pages.to_last;
+    if (of_target || from_page > pages.from_last) {
       const std::uint64_t word = std::uint64_t{1} << 63 | std::uint64_t{of_target} << 62 |
-                                 page << 32 | (of_target ? at(to, page) : at(from, page));
+                                 page << 32 | (of_target ? to_page : from_page);
       std::atomic_ref(*reinterpret_cast<std::uint64_t*>(refused->view)).store(word);
       return Piece{};
     }
-    return Piece{.to = bases.to + at(to, page) * pages.page_bytes + offset,
-                 .from = bases.from + at(from, page) * pages.page_bytes + offset,
+    return Piece{.to = bases.to + to_page * pages.page_bytes + offset,
+                 .from = bases.from + from_page * pages.page_bytes + offset,
                  .bytes = std::min(pages.part_bytes, pages.page_bytes - offset)};
   };
   return copy_all(device, pairs.size() * of_each, piece_of, parameters[1][0], parameters[2][0]);
@@ -122,8 +126,9 @@ CUresult copy_pages_of_pairs(const Device& device, const Parameters& parameters)
   constexpr std::size_t kPairsAt = 8, kBasesAt = 9;  // words: behind the pages; behind the count
   std::array<Bases, 240> pairs{};
   const auto count = static_cast<std::uint32_t>(parameters[0][kPairsAt]);
+  const auto list_step = static_cast<std::uint32_t>(parameters[0][kPairsAt] >> 32);
   std::memcpy(pairs.data(), &parameters[0][kBasesAt], sizeof pairs);
-  return copy_pages_of(device, parameters, std::span(pairs).first(count));
+  return copy_pages_of(device, parameters, std::span(pairs).first(count), list_step);
 }
 
 /// Simulates kernels/copy_captured.cu, all CTAs as one.
