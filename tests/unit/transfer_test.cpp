@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "tests/unit/engine_fixture.hpp"
 
 namespace linkspan::engine {
@@ -164,6 +167,23 @@ TEST(Satisfies, TakesLocalForAllThatStaysOnTheHost) {
   EXPECT_TRUE(satisfies("", true, "local")) << "nothing is copied";
   EXPECT_TRUE(satisfies("tcp", true, "!local"));
   EXPECT_FALSE(satisfies("cuda_ipc+kernel", false, "!local"));
+}
+
+TEST(TransferBatches, KeepTheListsOfEachPlan) {
+  std::vector<std::uint32_t> list = {4, 2, 9};
+  const Pages pages{.page_bytes = 8, .local_index = list, .remote_index = list};
+  const Plan plan =
+      make_plan(pages, {.max_batch_bytes = 64, .max_batch_blocks = 8, .max_batch_pages = 8});
+  TransferBatches batches;
+  batches.own = plan;
+  batches.others = {plan, plan};
+  batches.keep();
+  std::ranges::fill(list, 100);
+  for (const Plan* kept : {&batches.own, &batches.others.front(), &batches.others.back()}) {
+    EXPECT_EQ(std::vector(kept->pages.local_index.begin(), kept->pages.local_index.end()),
+              (std::vector<std::uint32_t>{4, 2, 9}));
+    EXPECT_EQ(kept->pages.remote_index.front(), 4u);
+  }
 }
 
 }  // namespace transfer_test

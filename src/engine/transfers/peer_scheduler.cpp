@@ -62,10 +62,10 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
   }
   transfer->by_user.allowed = false;  // another thread may post the rest
   if (waits_on_stream) {
-    transfer->batches.own.keep();
+    transfer->batches.keep();
     stream_waits_.add(transfer, base::Clock::steady().now());
   } else if (!transfer->batches.all_posted()) {
-    transfer->batches.own.keep();
+    transfer->batches.keep();
     queue_.push_back(transfer);
     (void)base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
       pump();

@@ -119,10 +119,8 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
       auto planned = plan(all[i], pairs[i].shape);
       if (!planned.ok()) return status_of_pair(i, planned.status());
       size = planned->size;
-      if (!planned_before) {  // else the plan is the same, and only its check was needed
+      if (!planned_before)  // else the plan is the same, and only its check was needed
         batches.others.push_back(std::move(planned->plan));
-        batches.others.back().keep();  // the lists are the user's
-      }
     }
     if (!one) batches.by_pair.push_back({.plan = &batches.others.back()});
     if (Status status = add_size(total, size); !status.ok()) return status;

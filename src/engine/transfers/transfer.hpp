@@ -105,6 +105,11 @@ struct TransferBatches {
     for (const PairPlan& each : by_pair) count += each.plan->batches;
   }
   bool all_posted() const noexcept { return posted == count; }
+  /// Copies the page lists that are the user's.
+  void keep() {
+    own.keep();
+    for (Plan& each : others) each.keep();
+  }
 };
 
 /// The notification that follows the data.

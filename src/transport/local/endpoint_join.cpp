@@ -116,19 +116,17 @@ void LocalEndpoint::join_lists(LocalInflightBatch& inflight, const Batch& batch,
     inflight.local_copy.more.reserve(count);
   else
     inflight.local_copy.pieces.reserve(all.blocks);
-  for (std::size_t i = 0; i < count; ++i) {
-    const BatchPair pair = batch.more->at(i);
-    if (!can_join(batch.op, pair, path)) break;
-    const LocalPath& its = mapping_of(pair).last_path();
-    const Pages& pages = *batch.more->pages(i);
+  for (const KnownPair& pair : known_pairs(batch, path, count)) {
+    if (!pair.liveness.alive()) break;
+    const Pages& pages = *batch.more->pages(joined.size());
     if (by_lists)
-      inflight.place_further(its.local_address, its.remote_address, pages, true);
+      inflight.place_further(pair.local_address, pair.remote_address, pages, true);
     else
-      inflight.place_blocks(its.local_address, its.remote_address, pages);
+      inflight.place_blocks(pair.local_address, pair.remote_address, pages);
     const BatchSummary further = summary_of(pages);
     size.blocks += further.blocks;
     size.bytes += further.bytes;
-    joined.push_back(mapping_of(pair).memory().get());
+    joined.push_back(pair.memory);
   }
 }
 

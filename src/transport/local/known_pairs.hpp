@@ -1,7 +1,7 @@
 // transport/local/known_pairs.hpp - what a transfer needs of the pairs that share its launch, kept
 // for the next transfer between the same pairs.
 //
-// On the path of a byte: LocalEndpoint::join_alike() reads it in the place of a Mapping of each
+// On the path of a byte: LocalEndpoint::join() reads it in the place of a Mapping of each
 // pair, which are hundreds of cache lines.
 // Threads: externally synchronised (SharedCopiers::mutex).
 // Invariants: true while SharedCopiers has the same epoch, but for `liveness`.
