@@ -104,6 +104,9 @@ class GpuCopier final : public Copier {
   /// Returns the maximum for one kernel; 0: no kernel.
   unsigned ctas() const noexcept { return has_kernel() ? *ctas_ : 0; }
   const cuda::Device& device() const noexcept { return device_; }
+  /// Returns why the GPU's context is lost, after which copies that were in flight may still run;
+  /// or OK.
+  const Status& context_error() const noexcept { return context_error_; }
 
   /// Starts an order of copy_engine or sm_kernel. invalid_argument: it exceeds max_pieces(), kPages
   /// or kPagedBytes. A driver error after the first queued copy leaves the order in flight; the

@@ -283,6 +283,7 @@ TEST_F(GpuCopierTest, AsksTheStreamWhenTheWordCannotTell) {
 TEST_F(GpuCopierTest, ALostContextEndsEveryOrderWithItsCause) {
   auto first = start(0), second = start(0), other = start(1);
   ASSERT_TRUE(first.ok() && second.ok() && other.ok());
+  EXPECT_TRUE(copier->context_error().ok());
   clock.advance(milliseconds(150));
   EXPECT_FALSE(copier->poll(*first).has_value());
   EXPECT_EQ(script.queries, 0);  // not overdue
@@ -299,6 +300,7 @@ TEST_F(GpuCopierTest, ALostContextEndsEveryOrderWithItsCause) {
     EXPECT_NE(end->what().find("700"), std::string::npos) << end->what();
   }
   EXPECT_EQ(start().status().scope(), Scope::process);
+  EXPECT_EQ(copier->context_error().scope(), Scope::process);
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
 }
 

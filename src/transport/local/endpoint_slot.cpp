@@ -15,6 +15,8 @@ constexpr std::uint64_t kOfSlot = std::uint64_t{1} << 63;
 Status LocalEndpoint::begin_through_slot(LocalInflightBatch& inflight, const LocalPath& path,
                                          copy::Method method, std::span<const Block> blocks,
                                          bool caller_copies) {
+  // A copy that was in flight when the context was lost may still write to its slot.
+  if (const Status& lost = path.copiers->usual->context_error(); !lost.ok()) return lost;
   PinnedSlots::Acquired slot = path.copiers->slots->acquire();
   LocalCopy gpu, across;
   gpu.method = method;
