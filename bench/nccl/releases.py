@@ -5,14 +5,13 @@ releases.py --fetch DIR [VERSION ...]                 from PyPI, small enough to
 releases.py --libraries DIR --plugin FILE [--json FILE]
 
 What --fetch writes, DIR/VERSION.so.xz, has code for GPUs of sm_90 alone: the rest is blank. Without
---libraries torch's own NCCL is measured. A row's id ends with the release. Exit: 0 all releases have
+--libraries torch's own NCCL alone is measured. A row's id ends with the release. Exit: 0 all releases have
 all rows, or there is no GPU; 1 not.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import lzma
 import pathlib
 import shutil
@@ -21,14 +20,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from gpus import gpus  # noqa: E402
-from run import NEEDS_GPU, OURS, Failed, Side, rows_of  # noqa: E402
+from run import NEEDS_GPU, OURS, Failed, Side, rows_of, tell, write  # noqa: E402
 
 VERSIONS = ["2.27.7", "2.32.3"]
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)]
@@ -108,10 +107,10 @@ def exchanges(plugin: pathlib.Path, library: pathlib.Path | None, count: int) ->
     return [{**row, "id": f"{row['id']}.{version}"} for row in rows]
 
 
-def training(plugin: pathlib.Path, library: pathlib.Path | None, count: int) -> list[Any]:
-    """Failed: what a side lacks. Returns a row with a step's time by the plugin, and by sockets."""
-    more = {"LD_PRELOAD": str(library)} if library else {}
-    sides = {name: Side(name, plugin, count, "train_step.py", more) for name in SIDES}
+def training(plugin: pathlib.Path, count: int) -> list[Any]:
+    """Failed: what a side lacks. Returns a row with a step's time by the plugin, and by sockets, of
+    torch's own NCCL: torch does not load beside all others."""
+    sides = {name: Side(name, plugin, count, "train_step.py") for name in SIDES}
     for each in sides.values():
         each.turn([STEPS])
     figures = {name: next(iter(each.took.values()))[0]["us"] / 1e3 for name, each in sides.items()}
@@ -141,34 +140,28 @@ def main() -> int:
     packed = sorted(args.libraries.glob("*.so.xz")) if args.libraries else []
     if args.libraries and not packed:
         parser.error(f"--libraries: {args.libraries} has no *.so.xz; --fetch makes them")
-    count, rows, absent = gpus(), [], []
+    count, rows, absent, plugin = gpus(), [], [], args.plugin.resolve()
+
+    def attempt(what: str, measure: Callable[..., list[Any]], *arguments: Any) -> None:
+        try:
+            rows.extend(measure(plugin, *arguments, count))
+        except Failed as error:
+            absent.append({"id": what, "why": str(error)})
+
+    if count:
+        attempt("torch's NCCL", exchanges, None)
+        attempt("train_step", training)
     with tempfile.TemporaryDirectory() as name:
-        for each in [None, *packed] if count else []:
-            library = None
-            if each is not None:
-                library = pathlib.Path(name) / "libnccl.so.2"
-                with lzma.open(each) as source, library.open("wb") as target:
-                    shutil.copyfileobj(source, target)
-            for what in (exchanges, training):
-                try:
-                    rows += what(args.plugin.resolve(), library, count)
-                except Failed as error:
-                    whose = each.name if each else "torch's NCCL"
-                    absent.append({"id": f"{what.__name__}, {whose}", "why": str(error)})
+        library = pathlib.Path(name) / "libnccl.so.2"
+        for each in packed if count else []:
+            with lzma.open(each) as source, library.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            attempt(each.name, exchanges, library)
     if not count:
         absent.append({"id": "all", "why": NEEDS_GPU})
-    content = {
-        "what": "releases of NCCL over linkspan's plugin and over their own sockets, by loopback",
-        "command": " ".join(["releases.py", *sys.argv[1:]]),
-        "gpus": count,
-        "rows": rows,
-        "absent": absent,
-    }
-    if args.json is not None:
-        args.json.write_text(json.dumps(content, indent=2) + "\n")
-    for each in [*rows, *absent]:
-        print(json.dumps(each), flush=True)
-    return int(any(each["why"] != NEEDS_GPU for each in absent))
+    what = "releases of NCCL over linkspan's plugin and over their own sockets, by loopback"
+    write(args.json, what, count, rows, absent)
+    return tell(rows, absent)
 
 
 if __name__ == "__main__":

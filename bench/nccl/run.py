@@ -255,6 +255,23 @@ def bar(value: float, ceiling: float, how: str, at: float, less: bool = False) -
     return {"ceiling": ceiling, "ceiling_how": how, "ratio": ratio, "bar": at, "pass": better}
 
 
+def write(
+    file: pathlib.Path | None, what: str, count: int, rows: list[Any], absent: list[Any]
+) -> None:
+    if file is None:
+        return
+    command = " ".join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])
+    content = {"what": what, "command": command, "gpus": count, "rows": rows, "absent": absent}
+    file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def tell(rows: list[Any], absent: list[Any]) -> int:
+    """Prints all, and returns the exit code."""
+    for each in [*rows, *absent]:
+        print(json.dumps(each), flush=True)
+    return int(any(each["why"] != NEEDS_GPU for each in absent))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plugin", type=pathlib.Path, required=True)
@@ -278,15 +295,8 @@ def main() -> int:
         """Writes the rows so far, which a run that is broken off leaves."""
         rows = rows_of(sides, sockets) if OURS in sides else []
         version = next((each.version for each in sides.values() if each.version), "")
-        content = {
-            "what": f"NCCL {version} over linkspan's plugin and over its own sockets, by loopback",
-            "command": " ".join(["run.py", *sys.argv[1:]]),
-            "gpus": count,
-            "rows": rows,
-            "absent": absent,
-        }
-        if args.json is not None:
-            args.json.write_text(json.dumps(content, indent=2) + "\n")
+        what = f"NCCL {version} over linkspan's plugin and over its own sockets, by loopback"
+        write(args.json, what, count, rows, absent)
         return rows
 
     for number in range(args.turns if count else 0):
@@ -298,9 +308,7 @@ def main() -> int:
                 absent.append({"id": name, "why": f"turn {number + 1}: {error}"})
             print(f"# turn {number + 1} of {name}: {time.monotonic() - begin:.1f} s", flush=True)
             save()
-    for each in [*save(), *absent]:
-        print(json.dumps(each), flush=True)
-    return int(any(each["why"] != NEEDS_GPU for each in absent))
+    return tell(save(), absent)
 
 
 if __name__ == "__main__":

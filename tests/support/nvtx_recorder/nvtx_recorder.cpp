@@ -1,6 +1,6 @@
-// What a profiler is to NVTX: a library that NVTX_INJECTION64_PATH names. Writes a line for each
-// begin and end of a range to the file LINKSPAN_TEST_NVTX_OUT: "begin ID DOMAIN NAME BYTES" and
-// "end ID DOMAIN".
+// Records NVTX ranges in the place of a profiler: NVTX loads the library that NVTX_INJECTION64_PATH
+// names. Each begin and each end is a line of the file LINKSPAN_TEST_NVTX_OUT: "begin ID DOMAIN
+// NAME BYTES" or "end ID DOMAIN".
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>
 #include <unistd.h>
