@@ -25,6 +25,31 @@ TEST(DevicePacket, AStreamOfAllSizes) {
   stream.receive_all(pair.from_b, pair.b.region.inside(), 0);
 }
 
+TEST(DevicePacket, AStreamWhoseEpochsBeginAgain) {
+  const Stream stream{.messages = 3000, .mailbox_bytes = 64, .seed = 3};
+  WindowPair pair(stream.layout(1), Stream::region_bytes(1));
+  pair.from_a.wrap = pair.from_b.wrap = 55;
+  const std::jthread sender([&] { stream.send_all(pair.from_a, 0); });
+  stream.receive_all(pair.from_b, pair.b.region.inside(), 0);
+}
+
+TEST(DevicePacket, WhatDidNotEndWellIsSentAndReceivedAgain) {
+  WindowPair pair({.signals = 0, .mailboxes = 1, .mailbox_bytes = 64}, 16);
+  MailboxSender<Scope::warp> sender(pair.from_a, 0, pair.from_a.within(1000), 7);
+  MailboxReceiver<Scope::warp> receiver(pair.from_b, 0, pair.from_b.within(1000), 7);
+  Source source(1, 16);
+  EXPECT_EQ(receiver.receive(0, 16), Outcome::timed_out);
+  EXPECT_EQ(receiver.receive(8, 16), Outcome::out_of_range);
+  EXPECT_EQ(sender.send(8, source.data(), 16), Outcome::out_of_range);
+  EXPECT_EQ(sender.next(), 7U);
+  EXPECT_EQ(sender.send(0, source.data(), 16), Outcome::ok);
+  EXPECT_EQ(receiver.next(), 7U);
+  EXPECT_EQ(receiver.receive(0, 16), Outcome::ok);
+  EXPECT_EQ(sender.next(), 8U);
+  EXPECT_EQ(receiver.next(), 8U);
+  EXPECT_EQ(test::first_difference(pair.b.region.inside(), 1, 0, {}), "");
+}
+
 TEST(DevicePacket, MailboxesBothWaysDoNotMix) {
   constexpr std::uint32_t kMailboxes = 3;
   const Stream stream{.messages = 800, .mailbox_bytes = 64, .seed = 2};

@@ -46,13 +46,12 @@ struct Stream {
 
   void send_all(const Window& window, std::uint32_t mailbox) const {
     Dawdle dawdle(static_cast<unsigned>(seed + mailbox));
+    MailboxSender<Scope::warp> sender(window, mailbox, window.within(kLong));
     for (std::uint64_t number = 1; number <= messages; ++number) {
       const Message m = message(mailbox, number);
       Source source(m.seed, m.bytes, number % 16);
-      ASSERT_EQ(send<Scope::warp>(window, mailbox, number, m.offset, source.data(), m.bytes,
-                                  window.within(kLong)),
-                Outcome::ok)
-          << number;
+      ASSERT_EQ(sender.next(), number);
+      ASSERT_EQ(sender.send(m.offset, source.data(), m.bytes), Outcome::ok) << number;
       dawdle();
     }
   }
@@ -63,12 +62,11 @@ struct Stream {
     Dawdle dawdle(static_cast<unsigned>(seed + mailbox + 1000));
     const std::span<std::byte> anywhere = region.subspan(mailbox * kShare, kAnywhere);
     test::put_pattern(anywhere, kPoison, 0);
+    MailboxReceiver<Scope::warp> receiver(window, mailbox, window.within(kLong));
     for (std::uint64_t number = 1; number <= messages; ++number) {
       const Message m = message(mailbox, number);
-      ASSERT_EQ(
-          receive<Scope::warp>(window, mailbox, number, m.offset, m.bytes, window.within(kLong)),
-          Outcome::ok)
-          << number;
+      ASSERT_EQ(receiver.next(), number);
+      ASSERT_EQ(receiver.receive(m.offset, m.bytes), Outcome::ok) << number;
       const auto got = region.subspan(m.offset, m.bytes);
       ASSERT_EQ(test::first_difference(got, m.seed, 0, {}), "") << number << " of " << m.bytes;
       if (m.bytes <= mailbox_bytes) test::put_pattern(got, kPoison, m.offset - mailbox * kShare);

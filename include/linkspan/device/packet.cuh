@@ -84,9 +84,12 @@ LINKSPAN_DEVICE Packets packets_of(const Window& window, unsigned char* pad, uin
           reinterpret_cast<uint64_t>(memory) % 8 == 0 ? size / 8 : 0};
 }
 
+LINKSPAN_DEVICE void store_packet(uint64_t* words, uint32_t number, uint64_t data) {
+  const uint64_t epoch = uint64_t{number} << 32;
+  store_pair(words, epoch | (data & ~uint32_t{0}), epoch | data >> 32);
+}
 LINKSPAN_DEVICE void store_packet(const Packets& message, uint32_t i, uint64_t data) {
-  const uint64_t epoch = uint64_t{message.epoch} << 32;
-  store_pair(message.slot + 2 * i, epoch | (data & ~uint32_t{0}), epoch | data >> 32);
+  store_packet(message.slot + 2 * i, message.epoch, data);
 }
 LINKSPAN_DEVICE uint64_t load_data(const Packets& message, const unsigned char* from, uint32_t i) {
   return i < message.whole ? reinterpret_cast<const uint64_t*>(from)[i]
@@ -95,9 +98,8 @@ LINKSPAN_DEVICE uint64_t load_data(const Packets& message, const unsigned char* 
 LINKSPAN_DEVICE uint64_t data_of(uint64_t low, uint64_t high) {
   return (low & ~uint32_t{0}) | high << 32;
 }
-LINKSPAN_DEVICE bool is_here(const Packets& message, uint64_t low, uint64_t high) {
-  return static_cast<uint32_t>(low >> 32) == message.epoch &&
-         static_cast<uint32_t>(high >> 32) == message.epoch;
+LINKSPAN_DEVICE bool is_here(uint32_t epoch, uint64_t low, uint64_t high) {
+  return static_cast<uint32_t>(low >> 32) == epoch && static_cast<uint32_t>(high >> 32) == epoch;
 }
 
 /// Stores runs of N pairs a lane, as many as fit into the whole pairs from `i` on, and advances
@@ -115,8 +117,8 @@ LINKSPAN_DEVICE void pack_runs(const Packets& message, const unsigned char* from
   }
 }
 
-/// The state of a wait for packets, checked at each 64th poll.
-enum class Glance : uint8_t { go_on, put, timed_out, aborted };
+/// The state of a wait for packets, checked at each 64th poll. Numbered as the outcomes are.
+enum class Glance : uint32_t { go_on, timed_out, aborted, put };
 LINKSPAN_COLD Glance glance(const uint64_t* arrived, uint64_t number, Bound bound, uint64_t start) {
   give_way();
   // This message or a later one was put. If this one came by packets, they are here, because they
@@ -140,9 +142,7 @@ LINKSPAN_DEVICE Glance await(const uint64_t* arrived, uint64_t number, Bound bou
   return Glance::go_on;
 }
 LINKSPAN_DEVICE Outcome outcome_of(Glance glance) {
-  return glance == Glance::timed_out ? Outcome::timed_out
-         : glance == Glance::aborted ? Outcome::aborted
-                                     : Outcome::ok;
+  return glance == Glance::put ? Outcome::ok : static_cast<Outcome>(glance);
 }
 
 /// Moves packets to the region in runs, as pack_runs() does. Returns go_on once all of these runs
@@ -159,7 +159,7 @@ LINKSPAN_DEVICE Glance unpack_runs(const Packets& message, unsigned char* to, ui
         load_pair(message.slot + 2 * (i + k * step), low[k], high[k]);
       bool here = true;
       LINKSPAN_UNROLL
-      for (uint32_t k = 0; k < N; ++k) here &= is_here(message, low[k], high[k]);
+      for (uint32_t k = 0; k < N; ++k) here &= is_here(message.epoch, low[k], high[k]);
       return here;
     });
     if (found != Glance::go_on) return found;
@@ -171,12 +171,12 @@ LINKSPAN_DEVICE Glance unpack_runs(const Packets& message, unsigned char* to, ui
 }
 
 /// Waits for pair `i` and stores it, unless the message comes by a put.
-LINKSPAN_DEVICE Glance unpack_one(const Packets& message, unsigned char* to, uint32_t i,
-                                  const uint64_t* arrived, uint64_t number, Bound bound) {
+LINKSPAN_COLD Glance unpack_one(const Packets message, unsigned char* to, uint32_t i,
+                                const uint64_t* arrived, uint64_t number, Bound bound) {
   uint64_t low = 0, high = 0;
   const Glance found = await(arrived, number, bound, [&] {
     load_pair(message.slot + 2 * i, low, high);
-    return is_here(message, low, high);
+    return is_here(message.epoch, low, high);
   });
   if (found != Glance::go_on) return found;
   if (i < message.whole)
@@ -231,7 +231,7 @@ LINKSPAN_COLD Outcome await_room(const uint64_t* credit, uint64_t at_least, Boun
 
 /// Puts the message, then stores its number.
 template <Scope S>
-LINKSPAN_COLD Outcome send_large(const Window window, uint32_t mailbox, uint64_t number,
+LINKSPAN_COLD Outcome send_large(const Window& window, uint32_t mailbox, uint64_t number,
                                  uint64_t offset, const void* src, uint64_t bytes) {
   Outcome end = put<S>(window, offset, src, bytes);
   if (end != Outcome::ok) return end;
@@ -241,26 +241,81 @@ LINKSPAN_COLD Outcome send_large(const Window window, uint32_t mailbox, uint64_t
   return agree<S>(end);
 }
 
-/// Combines conditions, so that they cost one jump.
-template <class... Bools>
-LINKSPAN_DEVICE bool any(Bools... each) {
-  return (static_cast<unsigned>(each) | ...) != 0;
+/// Makes the compiler compute a value here and keep it in a register, as it else computes it anew
+/// at each use.
+LINKSPAN_DEVICE void keep([[maybe_unused]] uint32_t& value) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(value));
+#endif
+}
+LINKSPAN_DEVICE void keep([[maybe_unused]] uint64_t*& value) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+l"(value));
+#endif
 }
 
-/// Returns true if the message goes as packets, is whole words on this side, and has its number as
-/// epoch.
-LINKSPAN_DEVICE bool is_plain(const Window& window, uint32_t mailbox, uint64_t number,
-                              uint64_t last, const void* memory, uint64_t bytes) {
-  return !any(mailbox >= window.layout.mailboxes, number - 1 >= last,
-              bytes - 1 >= window.layout.mailbox_bytes,
-              (reinterpret_cast<uint64_t>(memory) | bytes) % 8 != 0);
-}
-LINKSPAN_DEVICE Packets plain_packets(const Window& window, unsigned char* pad, uint32_t mailbox,
-                                      uint64_t number, uint64_t bytes) {
-  const auto size = static_cast<uint32_t>(bytes);
-  return {slot_of(window, pad, mailbox, number), static_cast<uint32_t>(number), size / 8, size,
-          size / 8};
-}
+/// One side of a mailbox: its next message, and what is constant for all of them. Easy messages are
+/// packets of whole words while no credit is due: each further instruction on their path costs
+/// time, so all else is left to any_send() and any_receive().
+template <Scope S>
+class Cursor {
+ public:
+  /// `last` is the highest number that may be easy.
+  LINKSPAN_DEVICE Cursor(const Window& window, unsigned char* pad, uint32_t mailbox, uint64_t next,
+                         uint32_t last)
+      : number_(next),
+        lane_(rank<S>()),
+        words_(slot_of(window, pad, mailbox, 0) + 2 * lane_),
+        slot_words_(window.layout.mailbox_bytes / 4),
+        lanes_(lanes<S>()),
+        last_(any(window.proxied(), mailbox >= window.layout.mailboxes) ? 0 : last),
+        easy_(easy_from(next)) {
+    keep(lane_);
+    keep(words_);
+    keep(slot_words_);
+    keep(lanes_);
+  }
+
+  LINKSPAN_DEVICE uint64_t number() const { return number_; }
+  LINKSPAN_DEVICE uint32_t lane() const { return lane_; }
+  /// Returns true if the next message is easy, at this address here.
+  LINKSPAN_DEVICE bool is_easy(uint64_t memory, uint64_t bytes) const {
+    return !any(easy_ == 0, bytes - 1 >= slot_words_ * 4, (memory | bytes) % 8 != 0);
+  }
+  /// Returns true if an easy message has no more pairs than the scope has lanes.
+  LINKSPAN_DEVICE bool is_short(uint64_t bytes) const { return bytes <= uint64_t{lanes_} * 8; }
+  LINKSPAN_DEVICE Packets easy(uint64_t bytes) const {
+    const auto size = static_cast<uint32_t>(bytes);
+    return {words() - 2 * lane_, epoch(), size / 8, size, size / 8};
+  }
+  /// Returns this lane's pair of words of the next message.
+  LINKSPAN_DEVICE uint64_t* words() const {
+    return words_ + uint64_t{static_cast<uint32_t>(number_) % PadLayout::kSlots} * slot_words_;
+  }
+  /// Returns the number of an easy message, which is its epoch.
+  LINKSPAN_DEVICE uint32_t epoch() const { return static_cast<uint32_t>(number_); }
+  /// Goes on to the next message.
+  LINKSPAN_DEVICE void advance(bool was_easy) {
+    ++number_;
+    easy_ = was_easy ? easy_ - 1 : easy_from(number_);
+  }
+
+ private:
+  /// Returns how many messages from this one on may be easy.
+  LINKSPAN_DEVICE uint32_t easy_from(uint64_t number) const {
+    const uint32_t before = static_cast<uint32_t>(number - 1) % kCreditEvery;
+    const uint32_t most = before == 0 && number > kCreditEvery ? 0 : kCreditEvery - before;
+    return number != 0 && number - 1 + most <= last_ ? most : 0;
+  }
+
+  uint64_t number_;
+  uint32_t lane_;
+  uint64_t* words_;  // of this lane, in slot 0
+  uint32_t slot_words_;
+  uint32_t lanes_;
+  const uint32_t last_;
+  uint32_t easy_;
+};
 
 /// Waits until a slot is free for the message. Is a barrier of the scope.
 template <Scope S>
@@ -277,7 +332,7 @@ LINKSPAN_DEVICE Outcome make_room(const Window& window, uint32_t mailbox, uint64
 /// Sends every kind of message. The Window is passed by value, so that the kernel can keep its own
 /// in registers.
 template <Scope S>
-LINKSPAN_COLD Outcome any_send(const Window window, uint32_t mailbox, uint64_t number,
+LINKSPAN_COLD Outcome any_send(const Window& window, uint32_t mailbox, uint64_t number,
                                uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
   if (!is_message(window, mailbox, number) || !within(offset, bytes, window.remote_bytes))
     return Outcome::out_of_range;
@@ -295,7 +350,7 @@ LINKSPAN_COLD Outcome any_send(const Window window, uint32_t mailbox, uint64_t n
 }
 
 template <Scope S>
-LINKSPAN_COLD Outcome any_receive(const Window window, uint32_t mailbox, uint64_t number,
+LINKSPAN_COLD Outcome any_receive(const Window& window, uint32_t mailbox, uint64_t number,
                                   uint64_t offset, uint64_t bytes, Bound bound) {
   if (!is_message(window, mailbox, number) || !within(offset, bytes, window.local_bytes))
     return Outcome::out_of_range;
@@ -327,60 +382,137 @@ LINKSPAN_COLD Outcome any_receive(const Window window, uint32_t mailbox, uint64_
 
 }  // namespace detail
 
-/// Sends message `number` of a mailbox to `offset` of the peer's region; the peer receives it with
-/// the same number, offset and size. Numbers are consecutive. The bound limits the wait for room.
-/// On return each lane may reuse the bytes of `src` that it read, and after a barrier of the scope
-/// all lanes may reuse all of `src`; over the proxy, after flush().
+/// Sends the messages of one mailbox, one after the other. All lanes of the scope make one before a
+/// loop: what is constant for the mailbox then stays in registers. The Window outlives it.
+template <Scope S>
+class MailboxSender {
+ public:
+  /// The first message is number `next`. The bound limits each wait for room.
+  LINKSPAN_DEVICE MailboxSender(const Window& window, uint32_t mailbox, Bound bound,
+                                uint64_t next = 1)
+      : window_(window),
+        mailbox_(mailbox),
+        bound_(bound),
+        at_(window, window.remote_pad, mailbox, next, window.wrap) {}
+
+  /// Returns the number of the next message.
+  LINKSPAN_DEVICE uint64_t next() const { return at_.number(); }
+
+  /// Sends the next message to `offset` of the peer's region; the peer receives it with the same
+  /// number, offset and size. On `ok` each lane may reuse the bytes of `src` that it read, and
+  /// after a barrier of the scope all lanes may reuse all of `src`; over the proxy, after flush().
+  /// After another outcome the same message can be sent again.
+  LINKSPAN_DEVICE Outcome send(uint64_t offset, const void* src, uint64_t bytes) {
+    const bool easy = !detail::any(!at_.is_easy(reinterpret_cast<uint64_t>(src), bytes),
+                                   !detail::within(offset, bytes, window_.remote_bytes));
+    if (easy) {
+      detail::sync<S>();
+      if (!at_.is_short(bytes))
+        detail::pack_many<S>(at_.easy(bytes), static_cast<const unsigned char*>(src));
+      else if (at_.lane() < static_cast<uint32_t>(bytes) / 8)
+        detail::store_packet(at_.words(), at_.epoch(),
+                             static_cast<const uint64_t*>(src)[at_.lane()]);
+    } else if (const Outcome end = detail::any_send<S>(Window(window_), mailbox_, at_.number(),
+                                                       offset, src, bytes, bound_);
+               end != Outcome::ok) {
+      return end;
+    }
+    at_.advance(easy);
+    return Outcome::ok;
+  }
+
+ private:
+  const Window& window_;
+  const uint32_t mailbox_;
+  const Bound bound_;
+  detail::Cursor<S> at_;
+};
+
+/// Receives the messages of one mailbox, one after the other, as a MailboxSender sends them.
+template <Scope S>
+class MailboxReceiver {
+ public:
+  /// The first message is number `next`. The bound limits each wait for a message.
+  LINKSPAN_DEVICE MailboxReceiver(const Window& window, uint32_t mailbox, Bound bound,
+                                  uint64_t next = 1)
+      : window_(window),
+        mailbox_(mailbox),
+        bound_(bound),
+        at_(window, window.local_pad, mailbox, next, last_easy(window.wrap)) {}
+
+  /// Returns the number of the next message.
+  LINKSPAN_DEVICE uint64_t next() const { return at_.number(); }
+
+  /// Waits until the next message is at `offset` of the local region. The scope must have finished
+  /// reading earlier messages there. If it does not return ok, the same message can be received
+  /// again.
+  LINKSPAN_DEVICE Outcome receive(uint64_t offset, uint64_t bytes) {
+    // Computed as an integer, because the range is not checked yet.
+    const uint64_t to = reinterpret_cast<uint64_t>(window_.local) + offset;
+    const bool easy =
+        !detail::any(!at_.is_easy(to, bytes), !detail::within(offset, bytes, window_.local_bytes));
+    const Outcome end = easy ? receive_easy(reinterpret_cast<uint64_t*>(to), bytes)
+                             : detail::any_receive<S>(Window(window_), mailbox_, at_.number(),
+                                                      offset, bytes, bound_);
+    if (end == Outcome::ok) at_.advance(easy);
+    return end;
+  }
+
+ private:
+  /// A wait for packets that has looked so often reads the clock.
+  static constexpr uint32_t kLooks = 64;
+  /// Messages above need a cleared slot.
+  LINKSPAN_DEVICE static uint32_t last_easy(uint32_t wrap) {
+    return wrap > PadLayout::kSlots ? wrap - PadLayout::kSlots : 0;
+  }
+
+  LINKSPAN_DEVICE Outcome receive_easy(uint64_t* to, uint64_t bytes) const {
+    detail::Glance found = detail::Glance::go_on;
+    if (!at_.is_short(bytes))
+      found = detail::unpack_many<S>(at_.easy(bytes), reinterpret_cast<unsigned char*>(to),
+                                     arrived(), at_.number(), bound_);
+    else if (at_.lane() < static_cast<uint32_t>(bytes) / 8)
+      found = receive_pair(to + at_.lane(), bytes);
+    return detail::agree<S>(detail::outcome_of(found));
+  }
+  /// Waits for this lane's pair of a short message.
+  LINKSPAN_DEVICE detail::Glance receive_pair(uint64_t* to, uint64_t bytes) const {
+    detail::keep(to);  // before the wait
+    const uint64_t* const words = at_.words();
+    LINKSPAN_NO_UNROLL
+    for (uint32_t looks = 0; looks < kLooks; ++looks) {
+      uint64_t low = 0, high = 0;
+      detail::load_pair(words, low, high);
+      if (!detail::is_here(at_.epoch(), low, high)) continue;
+      *to = detail::data_of(low, high);
+      return detail::Glance::go_on;
+    }
+    return detail::unpack_one(at_.easy(bytes), reinterpret_cast<unsigned char*>(to - at_.lane()),
+                              at_.lane(), arrived(), at_.number(), bound_);
+  }
+  LINKSPAN_DEVICE const uint64_t* arrived() const {
+    return detail::word_at(window_.local_pad,
+                           window_.layout.arrivals_at() + uint64_t{mailbox_} * 8);
+  }
+
+  const Window& window_;
+  const uint32_t mailbox_;
+  const Bound bound_;
+  detail::Cursor<S> at_;
+};
+
+/// Sends message `number` of a mailbox, as a MailboxSender does: numbers are consecutive.
 template <Scope S>
 LINKSPAN_DEVICE Outcome send(const Window& window, uint32_t mailbox, uint64_t number,
                              uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
-  // These checks suffice for most messages; each further one would cost as much as a short message.
-  if (detail::any(window.proxied(),
-                  !detail::is_plain(window, mailbox, number, window.wrap, src, bytes),
-                  !detail::within(offset, bytes, window.remote_bytes)))
-    return detail::any_send<S>(window, mailbox, number, offset, src, bytes, bound);
-  if (const Outcome room = detail::make_room<S>(window, mailbox, number, bound);
-      room != Outcome::ok)
-    return room;
-  const auto* from = static_cast<const unsigned char*>(src);
-  const detail::Packets message =
-      detail::plain_packets(window, window.remote_pad, mailbox, number, bytes);
-  if (const uint32_t i = detail::rank<S>(); message.pairs > detail::lanes<S>())
-    detail::pack_many<S>(message, from);
-  else if (i < message.pairs)
-    detail::store_packet(message, i, reinterpret_cast<const uint64_t*>(from)[i]);
-  return Outcome::ok;
+  return MailboxSender<S>(window, mailbox, bound, number).send(offset, src, bytes);
 }
 
-/// Waits until message `number` is at `offset` of the local region. The scope must have finished
-/// reading earlier messages there. If it does not return ok, the same message can be received
-/// again.
+/// Receives message `number` of a mailbox, as a MailboxReceiver does.
 template <Scope S>
 LINKSPAN_DEVICE Outcome receive(const Window& window, uint32_t mailbox, uint64_t number,
                                 uint64_t offset, uint64_t bytes, Bound bound) {
-  // Computed as an integer, because the range is not checked yet.
-  auto* const to =
-      reinterpret_cast<unsigned char*>(reinterpret_cast<uint64_t>(window.local) + offset);
-  // Messages above `last` need a cleared slot.
-  const uint32_t last = window.wrap > PadLayout::kSlots ? window.wrap - PadLayout::kSlots : 0;
-  if (detail::any(window.proxied(), !detail::is_plain(window, mailbox, number, last, to, bytes),
-                  !detail::within(offset, bytes, window.local_bytes)))
-    return detail::any_receive<S>(window, mailbox, number, offset, bytes, bound);
-  const uint32_t lane = detail::rank<S>();
-  if (number % detail::kCreditEvery == 1 && number != 1 && lane == 0)
-    detail::store_release(
-        detail::word_at(window.remote_pad, window.layout.credits_at() + uint64_t{mailbox} * 8),
-        number - 1);
-  const uint64_t* const arrived =
-      detail::word_at(window.local_pad, window.layout.arrivals_at() + uint64_t{mailbox} * 8);
-  const detail::Packets message =
-      detail::plain_packets(window, window.local_pad, mailbox, number, bytes);
-  detail::Glance found = detail::Glance::go_on;
-  if (message.pairs > detail::lanes<S>())
-    found = detail::unpack_many<S>(message, to, arrived, number, bound);
-  else if (lane < message.pairs)
-    found = detail::unpack_one(message, to, lane, arrived, number, bound);
-  return detail::agree<S>(detail::outcome_of(found));
+  return MailboxReceiver<S>(window, mailbox, bound, number).receive(offset, bytes);
 }
 
 }  // namespace linkspan::device

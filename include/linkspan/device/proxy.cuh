@@ -70,12 +70,15 @@ LINKSPAN_COLD Outcome enqueue(const ProxyQueue queue, const uint32_t* abort, Pro
   return Outcome::ok;
 }
 
+// A caller passes a copy of its Window. Out of line, because else each caller loads the fields of
+// the queue on its way to mapped memory, too.
 template <Scope S>
-LINKSPAN_DEVICE Outcome queue_copy(const Window& window, ProxyOp op, const void* local,
-                                   uint64_t remote, uint64_t bytes) {
+LINKSPAN_COLD Outcome queue_copy(const Window& window, ProxyOp op, const void* local,
+                                 uint64_t remote, uint64_t bytes) {
   const uint64_t offset =
       reinterpret_cast<uint64_t>(local) - reinterpret_cast<uint64_t>(window.local);
-  if (!within(offset, bytes, window.local_bytes)) return Outcome::out_of_range;
+  if (!within(remote, bytes, window.remote_bytes) || !within(offset, bytes, window.local_bytes))
+    return Outcome::out_of_range;
   sync<S>();
   Outcome end = Outcome::ok;
   if (rank<S>() == 0) end = enqueue(window.proxy, window.abort, op, offset, remote, bytes, 0);
@@ -84,8 +87,8 @@ LINKSPAN_DEVICE Outcome queue_copy(const Window& window, ProxyOp op, const void*
 
 /// Queues a write of a word of the pad. The host applies this lane's earlier entries first.
 template <Scope S>
-LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pad_offset,
-                                   uint64_t value) {
+LINKSPAN_COLD Outcome queue_word(const Window& window, ProxyOp op, uint64_t pad_offset,
+                                 uint64_t value) {
   Outcome end = Outcome::ok;
   if (rank<S>() == 0) end = enqueue(window.proxy, window.abort, op, 0, pad_offset, 8, value);
   return agree<S>(end);
@@ -93,7 +96,7 @@ LINKSPAN_DEVICE Outcome queue_word(const Window& window, ProxyOp op, uint64_t pa
 
 /// Waits until everything that the lanes of the scope have queued is applied.
 template <Scope S>
-LINKSPAN_DEVICE Outcome drain_queue(const Window& window, Bound bound) {
+LINKSPAN_COLD Outcome drain_queue(const Window& window, Bound bound) {
   sync<S>();
   Outcome end = Outcome::ok;
   if (rank<S>() == 0) {

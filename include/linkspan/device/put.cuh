@@ -28,28 +28,29 @@
 namespace linkspan::device {
 namespace detail {
 
-/// Copies runs of N words a lane, as many as fit into the words from `done` to `count`, and
-/// advances `done`. All loads of a run precede its stores, so N loads are in flight.
-template <unsigned N, Scope S, class Word>
-LINKSPAN_DEVICE void copy_runs(Word* to, const Word* from, uint64_t count, uint64_t& done) {
-  const unsigned step = lanes<S>(), lane = rank<S>();
-  for (; count - done >= uint64_t{N} * step; done += uint64_t{N} * step) {
+/// Copies runs of N words a lane while there are as many, and advances. All loads of a run precede
+/// its stores, so N loads are in flight.
+template <unsigned N, class Word>
+LINKSPAN_DEVICE void copy_runs(Word*& to, const Word*& from, uint64_t& left, unsigned step) {
+  for (; left >= uint64_t{N} * step; left -= uint64_t{N} * step) {
     Word words[N];
     LINKSPAN_UNROLL
-    for (unsigned k = 0; k < N; ++k) words[k] = from[done + k * step + lane];
+    for (unsigned k = 0; k < N; ++k) words[k] = from[k * step];
     LINKSPAN_UNROLL
-    for (unsigned k = 0; k < N; ++k) to[done + k * step + lane] = words[k];
+    for (unsigned k = 0; k < N; ++k) to[k * step] = words[k];
+    to += N * step;
+    from += N * step;
   }
 }
 template <Scope S, class Word>
 LINKSPAN_DEVICE void copy_words(unsigned char* to, const unsigned char* from, uint64_t count) {
-  auto* words = reinterpret_cast<Word*>(to);
-  const auto* given = reinterpret_cast<const Word*>(from);
-  uint64_t done = 0;
-  copy_runs<8, S>(words, given, count, done);
-  copy_runs<4, S>(words, given, count, done);
-  copy_runs<2, S>(words, given, count, done);
-  for (uint64_t i = done + rank<S>(); i < count; i += lanes<S>()) words[i] = given[i];
+  const unsigned step = lanes<S>(), lane = rank<S>();
+  auto* out = reinterpret_cast<Word*>(to) + lane;
+  const auto* in = reinterpret_cast<const Word*>(from) + lane;
+  copy_runs<8>(out, in, count, step);
+  copy_runs<4>(out, in, count, step);
+  copy_runs<2>(out, in, count, step);
+  for (uint64_t i = lane; i < count; i += step, out += step, in += step) *out = *in;
 }
 
 /// Copies; `to` and `from` must be congruent modulo the size of a Word.
@@ -87,6 +88,14 @@ LINKSPAN_DEVICE void copy(void* to, const void* from, uint64_t bytes) {
     copy_ragged<S>(out, in, bytes);
 }
 
+template <Scope S>
+LINKSPAN_COLD Outcome queue_put_signal(const Window& window, uint64_t offset, const void* src,
+                                       uint64_t bytes, uint32_t index, uint64_t n) {
+  if (index >= window.layout.signals) return Outcome::out_of_range;
+  const Outcome end = queue_copy<S>(window, ProxyOp::put, src, offset, bytes);
+  return end == Outcome::ok ? queue_word<S>(window, ProxyOp::add, uint64_t{index} * 8, n) : end;
+}
+
 /// Describes part `part` of `parts` of the bytes. All parts but the last are multiples of 128.
 struct Share {
   uint64_t offset, bytes;
@@ -105,8 +114,8 @@ LINKSPAN_DEVICE Share share_of(uint64_t bytes, uint64_t part, uint64_t parts) {
 template <Scope S>
 LINKSPAN_DEVICE Outcome put(const Window& window, uint64_t offset, const void* src,
                             uint64_t bytes) {
-  if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
-  if (window.proxied()) return detail::queue_copy<S>(window, ProxyOp::put, src, offset, bytes);
+  if (detail::any(window.proxied(), !detail::within(offset, bytes, window.remote_bytes)))
+    return detail::queue_copy<S>(Window(window), ProxyOp::put, src, offset, bytes);
   detail::sync<S>();
   detail::copy<S>(window.remote + offset, src, bytes);
   return Outcome::ok;
@@ -116,9 +125,11 @@ LINKSPAN_DEVICE Outcome put(const Window& window, uint64_t offset, const void* s
 template <Scope S>
 LINKSPAN_DEVICE Outcome put_signal(const Window& window, uint64_t offset, const void* src,
                                    uint64_t bytes, uint32_t index, uint64_t n = 1) {
-  if (index >= window.layout.signals) return Outcome::out_of_range;
-  if (const Outcome end = put<S>(window, offset, src, bytes); end != Outcome::ok) return end;
-  if (window.proxied()) return detail::queue_word<S>(window, ProxyOp::add, uint64_t{index} * 8, n);
+  if (detail::any(window.proxied(), index >= window.layout.signals,
+                  !detail::within(offset, bytes, window.remote_bytes)))
+    return detail::queue_put_signal<S>(Window(window), offset, src, bytes, index, n);
+  detail::sync<S>();
+  detail::copy<S>(window.remote + offset, src, bytes);
   detail::sync<S>();
   if (detail::rank<S>() == 0)
     detail::add_release(detail::word_at(window.remote_pad, uint64_t{index} * 8), n);
@@ -129,8 +140,8 @@ LINKSPAN_DEVICE Outcome put_signal(const Window& window, uint64_t offset, const 
 /// queued, and flush() waits for it.
 template <Scope S>
 LINKSPAN_DEVICE Outcome get(const Window& window, void* dst, uint64_t offset, uint64_t bytes) {
-  if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
-  if (window.proxied()) return detail::queue_copy<S>(window, ProxyOp::get, dst, offset, bytes);
+  if (detail::any(window.proxied(), !detail::within(offset, bytes, window.remote_bytes)))
+    return detail::queue_copy<S>(Window(window), ProxyOp::get, dst, offset, bytes);
   detail::copy<S>(dst, window.remote + offset, bytes);
   detail::sync<S>();
   return Outcome::ok;
@@ -138,7 +149,7 @@ LINKSPAN_DEVICE Outcome get(const Window& window, void* dst, uint64_t offset, ui
 
 template <Scope S>
 LINKSPAN_DEVICE Outcome flush(const Window& window, Bound bound) {
-  if (window.proxied()) return detail::drain_queue<S>(window, bound);
+  if (window.proxied()) return detail::drain_queue<S>(Window(window), bound);
   detail::fence();
   return Outcome::ok;
 }

@@ -23,7 +23,7 @@ namespace linkspan::device {
 LINKSPAN_DEVICE Outcome signal_add(const Window& window, uint32_t index, uint64_t n = 1) {
   if (index >= window.layout.signals) return Outcome::out_of_range;
   if (window.proxied())
-    return detail::queue_word<Scope::thread>(window, ProxyOp::add, uint64_t{index} * 8, n);
+    return detail::queue_word<Scope::thread>(Window(window), ProxyOp::add, uint64_t{index} * 8, n);
   detail::add_release(detail::word_at(window.remote_pad, uint64_t{index} * 8), n);
   return Outcome::ok;
 }

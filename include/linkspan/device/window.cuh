@@ -26,12 +26,14 @@
 #define LINKSPAN_COLD inline
 #define LINKSPAN_HOST_DEVICE inline
 #define LINKSPAN_UNROLL
+#define LINKSPAN_NO_UNROLL
 #else
 #define LINKSPAN_DEVICE __device__ inline
 // Kept out of line, because each instruction on the path of a small message costs time.
 #define LINKSPAN_COLD __device__ __noinline__ inline
 #define LINKSPAN_HOST_DEVICE __host__ __device__ inline
 #define LINKSPAN_UNROLL _Pragma("unroll")
+#define LINKSPAN_NO_UNROLL _Pragma("unroll 1")
 #endif
 
 namespace linkspan::device {
@@ -49,7 +51,7 @@ using std::uint8_t;
 #endif
 
 /// The result of a call; the same in all lanes of its scope.
-enum class Outcome : uint8_t {
+enum class Outcome : uint32_t {
   ok,
   timed_out,     ///< The time of the Bound has passed.
   aborted,       ///< The Bound's abort word is set: the host gave up, or the peer has gone.
@@ -308,6 +310,12 @@ LINKSPAN_DEVICE Outcome wait_at_least(const uint64_t* word, uint64_t at_least, B
       // the value may have arrived since
       return load_acquire(word) >= at_least ? Outcome::ok : spent;
   return Outcome::ok;
+}
+
+/// Combines conditions, so that they cost one jump.
+template <class... Bools>
+LINKSPAN_DEVICE bool any(Bools... each) {
+  return (static_cast<unsigned>(each) | ...) != 0;
 }
 
 LINKSPAN_DEVICE bool within(uint64_t offset, uint64_t bytes, uint64_t size) {
