@@ -68,16 +68,20 @@ std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
 
 template <class T>
 void append_rows(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
-  const std::size_t begin = to.size(), rows = std::max<std::size_t>(array.rows, 1);
-  if (begin == 0) to.reserve(2 * rows * array.size);  // the other list is as long
-  to.resize(begin + rows * array.size);
-  NumberArray row = array;
-  for (std::size_t i = 0; i < rows; ++i) {
-    row.data = static_cast<const T*>(array.data) + static_cast<std::int64_t>(i) * array.row_step;
-    const std::size_t good = copy_indices<T>(row, to.data() + begin + i * array.size);
-    if (good == array.size) continue;
-    const std::string of_row = array.rows == 0 ? "" : std::to_string(i) + ", ";
-    refuse(std::string(what) + "[" + of_row + std::to_string(good) +
+  const std::size_t begin = to.size(), all = std::max<std::size_t>(array.rows, 1) * array.size;
+  if (begin == 0) to.reserve(2 * all);  // the other list is as long
+  to.resize(begin + all);
+  const auto size = static_cast<std::int64_t>(array.size);
+  NumberArray part = array;  // a row, or all rows where one begins at another's end
+  if (array.rows != 0 && array.step == 1 && array.row_step == size) part.size = all;
+  for (std::size_t done = 0; done < all; done += part.size) {
+    part.data =
+        static_cast<const T*>(array.data) + static_cast<std::int64_t>(done) / size * array.row_step;
+    const std::size_t good = copy_indices<T>(part, to.data() + begin + done);
+    if (good == part.size) continue;
+    const std::size_t at = done + good;
+    const std::string of_row = array.rows == 0 ? "" : std::to_string(at / array.size) + ", ";
+    refuse(std::string(what) + "[" + of_row + std::to_string(at % array.size) +
            "] is no page index; these are 0 to " +
            std::to_string(std::numeric_limits<std::uint32_t>::max()));
   }

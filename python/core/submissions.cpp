@@ -165,7 +165,7 @@ constexpr const char* kNoLocal = "local: give a Region, or a sequence of Regions
 
 /// Pages with a list for each pair of regions.
 template <class Act>
-auto with_rows(const Act& act, const PyRegion& all, std::span<const Region> here,
+auto with_rows(const Act& act, const PyRegion& all, std::vector<Region> here,
                std::span<const RemoteRegion> there, const PyPages& pages) {
   if (here.size() != pages.rows || there.size() != pages.rows)
     throw nb::value_error(("Pages has lists for " + std::to_string(pages.rows) +
@@ -174,7 +174,8 @@ auto with_rows(const Act& act, const PyRegion& all, std::span<const Region> here
                               .c_str());
   std::vector<TransferPart> parts;
   parts.reserve(pages.rows);
-  for (std::size_t i = 0; i < pages.rows; ++i) parts.push_back({here[i], there[i], pages.row(i)});
+  for (std::size_t i = 0; i < pages.rows; ++i)
+    parts.push_back({std::move(here[i]), there[i], pages.row(i)});
   return act(all, nb::object(), std::span<const TransferPart>(parts));
 }
 
@@ -197,7 +198,7 @@ auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, 
     return with_parts(act, parts);
   }
   if (nb::isinstance<PyPages>(shape) && nb::inst_ptr<PyPages>(shape)->rows != 0)
-    return with_rows(act, all, here, there.all(), *nb::inst_ptr<PyPages>(shape));
+    return with_rows(act, all, std::move(here), there.all(), *nb::inst_ptr<PyPages>(shape));
   const ParsedShape parsed = shape_of(shape, 0, 0);
   return act(all, keepalive_of(parsed), std::span<const Region>(here), there.all(),
              view_of(parsed));

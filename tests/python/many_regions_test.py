@@ -147,6 +147,11 @@ def test_pages_with_rows_of_other_regions_are_refused(pair: Pair, sides: Sides) 
         pair.peer.write(local, remote, beyond)
     with pytest.raises(ValueError, match="positions has two dimensions"):
         pair.peer.prepare("write", local, remote, PAGES).post(ROWS_OF_PAGES)
+    wrong = ROWS_OF_PAGES.copy()
+    wrong[2, 1] = -1
+    for array in (wrong, wrong.T.copy().T):
+        with pytest.raises(ValueError, match=r"remote_index\[2, 1\] is no page index"):
+            linkspan.Pages(KIB, ROWS_OF_PAGES, array)
     assert not any(each.any() for each in sides.theirs)
 
 

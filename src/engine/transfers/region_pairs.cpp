@@ -11,17 +11,23 @@ std::atomic<std::uint64_t> last_number{0};
 }  // namespace
 
 bool plan_holds(const TransferEndpoints& planned, const TransferEndpoints& other) {
-  const std::size_t by = planned.transport;
-  return other.transport == by &&
-         other.local->region().bytes() >= planned.local->region().bytes() &&
-         other.remote->bytes >= planned.remote->bytes &&
-         other.remote->mappings[by]->bytes() >= planned.remote->mappings[by]->bytes();
+  const RegionSizes its = sizes_of(planned), others = sizes_of(other);
+  return other.transport == planned.transport && others.here >= its.here &&
+         others.there >= its.there;
+}
+
+RegionSizes sizes_of(const TransferEndpoints& between) {
+  const ImportedRegion& remote = *between.remote;
+  return {.here = between.local->region().bytes(),
+          .there = std::min(remote.bytes, remote.mappings[between.transport]->bytes())};
 }
 
 RegionPairs::RegionPairs(std::vector<TransferEndpoints> pairs)
     : pairs_(std::move(pairs)), number_(++last_number) {
   batches_.reserve(pairs_.size());
+  sizes_.reserve(pairs_.size());
   for (const TransferEndpoints& pair : pairs_) {
+    sizes_.push_back(sizes_of(pair));
     batches_.push_back(
         {.local = &pair.local->region(), .remote = pair.remote->mappings[pair.transport].get()});
     if (!plan_holds(pairs_[smallest_], pair)) smallest_ = batches_.size() - 1;

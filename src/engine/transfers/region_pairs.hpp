@@ -46,6 +46,12 @@ struct TransferEndpoints {
   std::shared_ptr<ImportedRegion> remote;             // also the user's RemoteRegion
 };
 
+/// The sizes of the two regions of a pair, for the transport that carries it.
+struct RegionSizes {
+  std::uint64_t here = 0, there = 0;
+};
+RegionSizes sizes_of(const TransferEndpoints& between);
+
 /// Pairs of one peer and direction, in the user's order. Shared by transfers in flight and the
 /// cache, through AcquiredPairs.
 class RegionPairs {
@@ -60,6 +66,7 @@ class RegionPairs {
   const transport::BatchPair& for_batch(std::size_t index) const noexcept {
     return batches_[index];
   }
+  const RegionSizes& sizes(std::size_t index) const noexcept { return sizes_[index]; }
   /// Returns whether a plan that was made for the smallest() pair is good for all.
   bool alike() const noexcept { return alike_; }
   /// Returns the pair whose regions are not larger than any other's, where the pairs are alike().
@@ -77,6 +84,7 @@ class RegionPairs {
  private:
   const std::vector<TransferEndpoints> pairs_;
   std::vector<transport::BatchPair> batches_;
+  std::vector<RegionSizes> sizes_;  // here, as looking at each region takes longer than its plan
   const std::uint64_t number_;
   std::size_t smallest_ = 0;
   bool alike_ = false;

@@ -10,10 +10,6 @@
 namespace linkspan::engine {
 namespace {
 
-std::uint64_t bytes_there(const TransferEndpoints& between) {
-  return std::min(between.remote->bytes, between.remote->mappings[between.transport]->bytes());
-}
-
 /// Returns the first transport from `first` on that reaches the region, or the number of
 /// transports.
 std::size_t transport_from(const ImportedRegion& remote, std::size_t first) {
@@ -83,15 +79,17 @@ Status Submission::not_registered() {
 }
 
 /// Checks the shape against both regions and plans its batches.
-Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
+Result<Submission::Planned> Submission::plan(std::size_t transport, const RegionSizes& regions,
                                              const Shape& shape) const {
   constexpr transport::Capabilities kAnySize{.max_batch_bytes = ~std::uint64_t{0},
                                              .max_batch_blocks = ~std::uint64_t{0},
                                              .max_batch_pages = ~std::uint64_t{0}};
-  const std::uint64_t here = between.local->region().bytes();
-  const std::uint64_t there = bytes_there(between);
-  const transport::Capabilities& limits = context_.transports[between.transport]->capabilities();
-  Planned planned;
+  const auto checked = [](Plan plan, const transport::BatchSummary& size) {
+    plan.checked = true;
+    return Planned{std::move(plan), size};
+  };
+  const auto [here, there] = regions;
+  const transport::Capabilities& limits = context_.transports[transport]->capabilities();
   if (const auto* pages = std::get_if<Pages>(&shape)) {
     if (Status status = transport::check_pages(*pages, here, there, kAnySize); !status.ok())
       return status;
@@ -99,7 +97,7 @@ Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
     if (pages->indices_on_gpu && !pages->local_index.empty()) {
       if (!limits.gpu_indices)
         return Status(Code::unsupported, Scope::request,
-                      std::string(context_.transports[between.transport]->name()) +
+                      std::string(context_.transports[transport]->name()) +
                           " takes no page indices on a GPU: copy them to host memory");
       if (pages->page_bytes > limits.max_batch_bytes)
         return Status(Code::invalid_argument, Scope::request,
@@ -109,25 +107,27 @@ Result<Submission::Planned> Submission::plan(const TransferEndpoints& between,
       gpu = gpu_of_indices(context_.topology.get(), *pages);
       if (!gpu.ok()) return gpu.status();
     }
-    planned = {make_plan(*pages, limits), transport::summary_of(*pages)};
+    Planned planned{make_plan(*pages, limits), transport::summary_of(*pages)};
     planned.plan.indices_gpu = *gpu;
-  } else if (const auto* strides = std::get_if<Strides>(&shape)) {
+    planned.plan.checked = true;
+    return planned;
+  }
+  if (const auto* strides = std::get_if<Strides>(&shape)) {
     if (Status status = transport::check_strides(*strides, here, there, kAnySize); !status.ok())
       return status;
-    planned = {make_plan(*strides, limits), transport::summary_of(transport::merged(*strides))};
-  } else if (const auto list = std::get<std::span<const Block>>(shape); list.size() == 1) {
+    return checked(make_plan(*strides, limits), transport::summary_of(transport::merged(*strides)));
+  }
+  const auto list = std::get<std::span<const Block>>(shape);
+  if (list.size() == 1) {
     const Block& b = list.front();
     if (Status status = transport::check_block(b, here, there); !status.ok()) return status;
     const Strides one{b.bytes, b.local_offset, b.remote_offset};  // which takes no list
-    planned = {make_plan(one, limits), transport::summary_of(one)};
-  } else {
-    auto blocks = transport::checked_blocks(list, here, there, kAnySize);
-    if (!blocks.ok()) return blocks.status();
-    planned.size = transport::summary_of(*blocks);
-    planned.plan = make_plan(*std::move(blocks), limits);
+    return checked(make_plan(one, limits), transport::summary_of(one));
   }
-  planned.plan.checked = true;
-  return planned;
+  auto blocks = transport::checked_blocks(list, here, there, kAnySize);
+  if (!blocks.ok()) return blocks.status();
+  const transport::BatchSummary size = transport::summary_of(*blocks);
+  return checked(make_plan(*std::move(blocks), limits), size);
 }
 
 /// Plans for the first transport whose path is the required one.
@@ -197,7 +197,7 @@ std::vector<Submission::Submitted> Submission::write_to_all(const Region& local,
   const auto start_one = [&](const RemoteRegion& target) -> Result<Started> {
     auto between = resolve(target.peer(), Op::write, local, target);
     if (!between.ok()) return between.status();
-    const std::uint64_t bytes = bytes_there(*between);
+    const std::uint64_t bytes = sizes_of(*between).there;
     if (!fits || fits->transport != between->transport || bytes < fits->bytes ||
         !options.require.empty()) {
       auto planned = plan(*between, shape, options);

@@ -90,7 +90,10 @@ class Submission {
   };
 
   static Status not_registered();
-  Result<Planned> plan(const TransferEndpoints& between, const Shape& shape) const;
+  Result<Planned> plan(const TransferEndpoints& between, const Shape& shape) const {
+    return plan(between.transport, sizes_of(between), shape);
+  }
+  Result<Planned> plan(std::size_t transport, const RegionSizes& regions, const Shape& shape) const;
   Result<Planned> plan(TransferEndpoints& between, const Shape& shape,
                        const TransferOptions& options) const;
   Status check_path(const TransferEndpoints& between, const transport::BatchSummary& size,

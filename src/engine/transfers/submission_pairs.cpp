@@ -112,11 +112,12 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
     size = planned->size;
   } else {
     batches.by_pair.reserve(pairs.size());
+    batches.others.reserve(pairs.size());
   }
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const bool planned_before = is_as_before(i) && all[i].transport == all[i - 1].transport;
     if (!one && !(planned_before && plan_holds(all[i - 1], all[i]))) {
-      auto planned = plan(all[i], pairs[i].shape);
+      auto planned = plan(all[i].transport, between.sizes(i), pairs[i].shape);
       if (!planned.ok()) return status_of_pair(i, planned.status());
       size = planned->size;
       if (!planned_before)  // else the plan is the same, and only its check was needed

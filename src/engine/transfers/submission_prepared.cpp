@@ -220,6 +220,7 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
                                        const TransferOptions& options) const {
   auto transfer = base::make_recycled<TransferState>();
   TransferBatches& batches = transfer->batches;
+  if (!prepared.uniform()) batches.others.reserve(prepared.pairs.size());
   for (std::size_t i = 0; i < prepared.pairs.size(); ++i) {
     const PreparedPair& each = prepared.pairs[i];
     const PreparedPair& before = prepared.pairs[i == 0 ? 0 : i - 1];

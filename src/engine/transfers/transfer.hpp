@@ -87,7 +87,7 @@ struct TransferBatches {
   Plan own;                       // of all pairs of regions, unless `common` or `by_pair` is set
   PairPlan common;                // of all pairs; of `prepared`
   std::vector<PairPlan> by_pair;  // in the order of the pairs
-  std::list<Plan> others;         // what `by_pair` refers to, unless that is `prepared`
+  std::vector<Plan> others;       // what `by_pair` refers to, unless that is `prepared`; reserved
   std::shared_ptr<PreparedState> prepared;  // what is posted of it, until quiet; also handles'
   std::size_t count = 0;                    // of the plans of all pairs
   std::size_t posted = 0, in_flight = 0;
