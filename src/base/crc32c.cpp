@@ -5,6 +5,11 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#define LINKSPAN_CRC32C_TARGET "sse4.2"
+#elif defined(__aarch64__) && !defined(__clang__)  // clang 14 declares it only with -march=...+crc
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define LINKSPAN_CRC32C_TARGET "+crc"
 #endif
 
 namespace linkspan::base {
@@ -23,7 +28,7 @@ constexpr Table kTable = [] {
   return table;
 }();
 
-#if defined(__x86_64__)
+#if defined(LINKSPAN_CRC32C_TARGET)
 
 constexpr std::size_t kStream = 1024;  // bytes of each of three parts that are summed side by side
 
@@ -55,22 +60,47 @@ std::uint64_t word(const std::byte* at) noexcept {
   return value;
 }
 
-[[gnu::target("sse4.2")]] std::uint32_t by_instruction(const std::byte* at, std::size_t left,
-                                                       std::uint32_t before) noexcept {
-  std::uint64_t sum = ~before;
+#if defined(__x86_64__)
+
+using Sum = std::uint64_t;  // as the instruction takes and gives it, with its upper half zero
+
+[[gnu::target(LINKSPAN_CRC32C_TARGET)]] inline Sum add(Sum sum, std::uint64_t word) noexcept {
+  return _mm_crc32_u64(sum, word);
+}
+[[gnu::target(LINKSPAN_CRC32C_TARGET)]] inline Sum add(Sum sum, std::byte value) noexcept {
+  return _mm_crc32_u8(static_cast<std::uint32_t>(sum), std::to_integer<std::uint8_t>(value));
+}
+bool has_instruction() noexcept { return __builtin_cpu_supports("sse4.2") != 0; }
+
+#else
+
+using Sum = std::uint32_t;
+
+[[gnu::target(LINKSPAN_CRC32C_TARGET)]] inline Sum add(Sum sum, std::uint64_t word) noexcept {
+  return __crc32cd(sum, word);
+}
+[[gnu::target(LINKSPAN_CRC32C_TARGET)]] inline Sum add(Sum sum, std::byte value) noexcept {
+  return __crc32cb(sum, std::to_integer<std::uint8_t>(value));
+}
+bool has_instruction() noexcept { return (::getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+
+#endif
+
+[[gnu::target(LINKSPAN_CRC32C_TARGET)]] std::uint32_t by_instruction(
+    const std::byte* at, std::size_t left, std::uint32_t before) noexcept {
+  Sum sum = ~before;
   for (; left >= 3 * kStream; at += 3 * kStream, left -= 3 * kStream) {
-    std::uint64_t second = 0, third = 0;
+    Sum second = 0, third = 0;
     for (std::size_t i = 0; i < kStream; i += 8) {
-      sum = _mm_crc32_u64(sum, word(at + i));
-      second = _mm_crc32_u64(second, word(at + kStream + i));
-      third = _mm_crc32_u64(third, word(at + 2 * kStream + i));
+      sum = add(sum, word(at + i));
+      second = add(second, word(at + kStream + i));
+      third = add(third, word(at + 2 * kStream + i));
     }
     second ^= behind(static_cast<std::uint32_t>(sum));
     sum = third ^ behind(static_cast<std::uint32_t>(second));
   }
-  for (; left >= 8; at += 8, left -= 8) sum = _mm_crc32_u64(sum, word(at));
-  for (; left != 0; ++at, --left)
-    sum = _mm_crc32_u8(static_cast<std::uint32_t>(sum), std::to_integer<unsigned char>(*at));
+  for (; left >= 8; at += 8, left -= 8) sum = add(sum, word(at));
+  for (; left != 0; ++at, --left) sum = add(sum, *at);
   return ~static_cast<std::uint32_t>(sum);
 }
 
@@ -86,9 +116,9 @@ std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t be
 }
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) noexcept {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return by_instruction(bytes.data(), bytes.size(), before);
+#if defined(LINKSPAN_CRC32C_TARGET)
+  static const bool is_fast = has_instruction();
+  if (is_fast) return by_instruction(bytes.data(), bytes.size(), before);
 #endif
   return crc32c_by_table(bytes, before);
 }

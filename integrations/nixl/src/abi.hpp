@@ -188,7 +188,7 @@ struct Plugin {
 /// it was compared. `name` has at most 15 characters, so std::string has it inside.
 bool is_known(const StartArguments* start, const std::string& name) noexcept;
 
-static_assert(sizeof(Backend) == 208 && sizeof(StartArguments) == 96);
+static_assert(sizeof(Backend) == 168 + sizeof(std::mutex) && sizeof(StartArguments) == 96);
 static_assert(sizeof(Descriptor) == 24 && sizeof(DescriptorWithHandle) == 32);
 static_assert(sizeof(DescriptorWithText) == 56 && sizeof(RemoteDescriptor) == 64);
 static_assert(sizeof(TransferList) == 40 && sizeof(OptionalArguments) == 72);
