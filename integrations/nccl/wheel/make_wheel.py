@@ -3,10 +3,13 @@
 
     make_wheel.py LINKSPAN_WHEEL PLUGIN FOLDER   version and platform are the wheel's; prints the file
 
+STRIP names the strip of another processor's programs.
+
 After `pip install linkspan_nccl-...whl` torch's NCCL finds it by NCCL_NET_PLUGIN=linkspan, and any
 other by NCCL_NET_PLUGIN=$(linkspan nccl).
 """
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -23,7 +26,7 @@ SUMMARY = "NCCL's network plugin LINKSPAN: collectives over linkspan's TCP conne
 def make(source: pathlib.Path, plugin: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """SystemExit: `source` is no wheel of linkspan."""
     with tempfile.NamedTemporaryFile() as stripped:
-        subprocess.run(["strip", "-o", stripped.name, plugin], check=True)
+        subprocess.run([os.environ.get("STRIP", "strip"), "-o", stripped.name, plugin], check=True)
         content = pathlib.Path(stripped.name).read_bytes()
     return plugin_wheel.write("linkspan-nccl", SUMMARY, {PLUGIN: content}, source, folder)
 
