@@ -12,10 +12,26 @@ find_debian_mirror() {
   mirror=$(sed -nE "$uri" "$sources" | head -1)
 }
 
-# make_debian_root SUITE ROOT: debootstraps it unless that was done.
+# Lets this machine run programs of aarch64 by Debian's QEMU, for all users, until stop_emulating.
+emulate_aarch64() {
+  local known=/usr/lib/binfmt.d/qemu-aarch64.conf
+  [[ ! -e $emulated && $(uname -m) != aarch64 ]] || return 0
+  [[ -f $known ]] || { echo "apt-get install qemu-user-static first" >&2; return 2; }
+  mountpoint -q "${emulated%/*}" || mount -t binfmt_misc binfmt_misc "${emulated%/*}" || return
+  cat "$known" >"${emulated%/*}/register"
+  is_emulating=1
+}
+emulated=/proc/sys/fs/binfmt_misc/qemu-aarch64
+is_emulating=""
+
+stop_emulating() {
+  if [[ -n $is_emulating ]]; then echo -1 >"$emulated"; fi
+}
+
+# make_debian_root SUITE ROOT [ARCHITECTURE]: debootstraps it unless that was done.
 make_debian_root() {
   [[ -x $2/usr/bin/apt-get && ! -d $2/debootstrap ]] ||  # debootstrap removes that folder last
-    debootstrap --variant=minbase "$1" "$2" "$mirror" || return
+    debootstrap --variant=minbase ${3:+--arch="$3"} "$1" "$2" "$mirror" || return
   chmod 755 "$2"  # it is "/" in there, which other users pass
 }
 
