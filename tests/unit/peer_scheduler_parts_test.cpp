@@ -26,6 +26,7 @@ class PeerSchedulerParts : public test::EngineFixture {
     std::vector<TransferEndpoints> parts = {*transfer};
     TransferBatches& batches = transfer->batches;
     batches.by_pair = {{.plan = &batches.own}};
+    batches.others.reserve(transports.size());
     for (std::size_t i = 1; i < transports.size(); ++i) {
       parts.push_back(*transfer);
       parts.back().transport = transports[i];
