@@ -329,8 +329,10 @@ LINKSPAN_DEVICE Outcome make_room(const Window& window, uint32_t mailbox, uint64
   return Outcome::ok;
 }
 
-/// Sends every kind of message. The Window is passed by value, so that the kernel can keep its own
-/// in registers.
+// A caller passes a copy of its Window to these two, so that the kernel can keep its own in
+// registers.
+
+/// Sends every kind of message.
 template <Scope S>
 LINKSPAN_COLD Outcome any_send(const Window& window, uint32_t mailbox, uint64_t number,
                                uint64_t offset, const void* src, uint64_t bytes, Bound bound) {
@@ -349,6 +351,7 @@ LINKSPAN_COLD Outcome any_send(const Window& window, uint32_t mailbox, uint64_t 
   return Outcome::ok;
 }
 
+/// Receives every kind of message.
 template <Scope S>
 LINKSPAN_COLD Outcome any_receive(const Window& window, uint32_t mailbox, uint64_t number,
                                   uint64_t offset, uint64_t bytes, Bound bound) {

@@ -322,8 +322,9 @@ LINKSPAN_DEVICE bool within(uint64_t offset, uint64_t bytes, uint64_t size) {
   return offset <= size && bytes <= size - offset;
 }
 
+/// Computes as an integer, because the pad of a proxied window is null.
 LINKSPAN_DEVICE uint64_t* word_at(unsigned char* pad, uint64_t offset) {
-  return reinterpret_cast<uint64_t*>(pad + offset);
+  return reinterpret_cast<uint64_t*>(reinterpret_cast<uint64_t>(pad) + offset);
 }
 
 }  // namespace detail
