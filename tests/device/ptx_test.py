@@ -139,7 +139,8 @@ class Ptx(unittest.TestCase):
         for scope in SCOPES:
             send, receive = f"mapped_send_{scope}", f"mapped_receive_{scope}"
             self.assertGreaterEqual(self.count(send, r"st\.relaxed\.sys\.v2\.u64"), 1)
-            # Of the number behind a put, or of the credit; and of an entry for the proxy.
+            # Each releases two words: one in the peer's pad (a sender the number of what was put, a
+            # receiver its credit), and the number of an entry for the proxy.
             self.assertEqual(self.count(send, r"st\.release"), 2)
             self.assertGreaterEqual(self.count(receive, r"ld\.relaxed\.sys\.v2\.u64"), 2)
             self.assertEqual(self.count(receive, r"st\.release\.sys\.u64"), 2)

@@ -284,8 +284,8 @@ ReferenceCopies::Contestants ReferenceCopies::by_cpu(const Pair& pair, const Lay
   const std::uint64_t far =
       shared ? our({.kind = near_shared ? MemoryKind::host : MemoryKind::shared}).address()
              : pair.remote.memory.address;
-  // Where the kernel refuses that call, the library goes another way, which has no bare code here.
-  if (!shared && !cpu_.run_across(far_pid_, read, pointer(near), far, 1).ok())
+  // Where the kernel refuses such calls, the library goes another way, which has no bare code here.
+  if (std::byte any{}; !shared && !cpu_.run_across(far_pid_, true, &any, far, 1).ok())
     return std::vector<Contestant>();
   const auto one = [=, this](std::uint64_t offset) {
     const std::uint64_t ours = near + offset, theirs = far + offset;
