@@ -26,12 +26,11 @@ class PeerSchedulerParts : public test::EngineFixture {
     std::vector<TransferEndpoints> parts = {*transfer};
     TransferBatches& batches = transfer->batches;
     batches.by_pair = {{.plan = &batches.own}};
-    batches.others.reserve(transports.size());
     for (std::size_t i = 1; i < transports.size(); ++i) {
       parts.push_back(*transfer);
       parts.back().transport = transports[i];
       parts.back().local = other_;
-      batches.by_pair.push_back({.plan = &batches.others.emplace_back(batches.own)});
+      batches.by_pair.push_back({.plan = &batches.add(Plan(batches.own), transports.size())});
     }
     transfer->local->release();  // the pairs acquire it
     transfer->use(AcquiredPairs::make(std::move(parts)));

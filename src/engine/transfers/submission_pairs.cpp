@@ -112,7 +112,6 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
     size = planned->size;
   } else {
     batches.by_pair.reserve(pairs.size());
-    batches.others.reserve(pairs.size());
   }
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const bool planned_before = is_as_before(i) && all[i].transport == all[i - 1].transport;
@@ -121,7 +120,7 @@ Result<transport::BatchSummary> Submission::plan(TransferBatches& batches,
       if (!planned.ok()) return status_of_pair(i, planned.status());
       size = planned->size;
       if (!planned_before)  // else the plan is the same, and only its check was needed
-        batches.others.push_back(std::move(planned->plan));
+        batches.add(std::move(planned->plan), pairs.size());
     }
     if (!one) batches.by_pair.push_back({.plan = &batches.others.back()});
     if (Status status = add_size(total, size); !status.ok()) return status;

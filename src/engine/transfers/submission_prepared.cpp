@@ -220,7 +220,6 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
                                        const TransferOptions& options) const {
   auto transfer = base::make_recycled<TransferState>();
   TransferBatches& batches = transfer->batches;
-  if (!prepared.uniform()) batches.others.reserve(prepared.pairs.size());
   for (std::size_t i = 0; i < prepared.pairs.size(); ++i) {
     const PreparedPair& each = prepared.pairs[i];
     const PreparedPair& before = prepared.pairs[i == 0 ? 0 : i - 1];
@@ -237,7 +236,10 @@ Submission::Submitted Submission::post(const PreparedState& prepared,
     if (i == 0 || each.shape != before.shape || each.transport != before.transport) {
       auto made = make_plan(*pages, subset, context_.transports[each.transport]->capabilities());
       if (!made.ok()) return made.status();
-      (prepared.uniform() ? batches.own : batches.others.emplace_back()) = *std::move(made);
+      if (prepared.uniform())
+        batches.own = *std::move(made);
+      else
+        batches.add(*std::move(made), prepared.pairs.size());
     }
     if (prepared.uniform()) break;  // the other pairs have the same lists
     batches.by_pair.push_back({.plan = &batches.others.back()});

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/recycled.hpp"
@@ -87,7 +88,7 @@ struct TransferBatches {
   Plan own;                       // of all pairs of regions, unless `common` or `by_pair` is set
   PairPlan common;                // of all pairs; of `prepared`
   std::vector<PairPlan> by_pair;  // in the order of the pairs
-  std::vector<Plan> others;       // what `by_pair` refers to, unless that is `prepared`; reserved
+  std::vector<Plan> others;       // what `by_pair` refers to, unless that is `prepared`; see add()
   std::shared_ptr<PreparedState> prepared;  // what is posted of it, until quiet; also handles'
   std::size_t count = 0;                    // of the plans of all pairs
   std::size_t posted = 0, in_flight = 0;
@@ -105,6 +106,11 @@ struct TransferBatches {
     for (const PairPlan& each : by_pair) count += each.plan->batches;
   }
   bool all_posted() const noexcept { return posted == count; }
+  /// Adds one of at most `most` plans for `by_pair`. None moves when another is added.
+  const Plan& add(Plan&& plan, std::size_t most) {
+    others.reserve(most);
+    return others.emplace_back(std::move(plan));
+  }
   /// Copies the page lists that are the user's.
   void keep() {
     own.keep();
