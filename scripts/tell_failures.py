@@ -3,8 +3,9 @@
 
     tell_failures.py CTEST.xml       what `ctest --output-junit CTEST.xml` has written
 
-Of gtest's output the names of the tests that failed, and the first failures and sanitizers' reports
-with the lines after them; of any other output its last lines.
+Of gtest's output the names of the tests that failed, and the first failures with the lines after
+them; of a sanitizer's report what it found and our own frames of its stacks; of any other output its
+last lines.
 """
 
 import itertools
@@ -14,12 +15,29 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 LINES = 8
-REPORT_LINES = 24  # of a sanitizer: two stacks
+FRAMES = 3  # of one of a sanitizer's stacks
+REPORT_LINES = 12
 FAILURES = 3  # of one program
 COLUMNS = 240
 NAME = re.compile(r"\[  FAILED  \] ([^ ,]+)")
-REPORT = re.compile(r"(Thread|Address|Leak|Memory)Sanitizer[:,]|: runtime error: ")
+REPORT = re.compile(r"(WARNING|ERROR): \w+Sanitizer: |: runtime error: ")
+END_OF_REPORT = re.compile(r"SUMMARY: |\[ RUN")
+FRAME = re.compile(r" *#\d+ ")
+OUR_FRAME = re.compile(r" *#\d+ (.*?) \S*?((?:bench|include|integrations|src|tests|tools)/[^\s:]+:\d+)")
 FAILURE = re.compile(rf": (Failure|error:)|{REPORT.pattern}")
+
+
+def brief(report: list[str]) -> list[str]:
+    """Returns what a sanitizer found, with the first of our frames of each stack, by file and line."""
+    told, frames = [], 0
+    for line in itertools.takewhile(lambda line: not END_OF_REPORT.match(line), report):
+        if not FRAME.match(line):
+            frames = 0
+            told += [line] if line.strip() else []
+        elif (found := OUR_FRAME.match(line)) and frames < FRAMES:
+            frames += 1
+            told.append(f"    {found[2]} {found[1]}")
+    return told[:REPORT_LINES]
 
 
 def reasons(output: str) -> list[str]:
@@ -31,9 +49,9 @@ def reasons(output: str) -> list[str]:
         return told + lines[-LINES:]
     for i in failures[:FAILURES]:
         # Up to the line with the test's name.
-        most = REPORT_LINES if REPORT.search(lines[i]) else LINES
-        ended = itertools.takewhile(lambda line: not line.startswith("[ RUN"), lines[i:][:most])
-        told += [line[:COLUMNS] for line in ended]
+        after = itertools.takewhile(lambda line: not line.startswith("[ RUN"), lines[i:][:LINES])
+        found = brief(lines[i:]) if REPORT.search(lines[i]) else after
+        told += [line[:COLUMNS] for line in found]
     return told
 
 

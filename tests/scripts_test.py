@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import textwrap
 import unittest
 import unittest.mock
 
@@ -444,9 +445,26 @@ class Skips(unittest.TestCase):
         )
         self.assertEqual(told[4:6], ["t.cpp:9: Failure", "is: 2"])
         self.assertEqual(tell_failures.reasons("one\n" * 99), ["one"] * tell_failures.LINES)
-        race = "WARNING: ThreadSanitizer: data race (pid=1)"
-        (report, *stacks) = tell_failures.reasons("\n".join(["a", race, *"b" * 99]))
-        self.assertEqual((report, len(stacks)), (race, tell_failures.REPORT_LINES - 1))
+        report = """
+            WARNING: ThreadSanitizer: data race (pid=1)
+              Write of size 8 at 0x7b by thread T1:
+                #0 memcpy <null> (linkspan_unit+0x1)
+                #1 a(int) /tmp/x/src/a.cpp:4:3 (linkspan_unit+0x2)
+
+              Previous read of size 8 at 0x7b by main thread:
+                #0 b() /tmp/x/tests/b.cpp:5:1 (linkspan_unit+0x3)
+            SUMMARY: ThreadSanitizer: data race /tmp/x/src/a.cpp:4:3 in a(int)
+            ThreadSanitizer: reported 1 warnings"""
+        self.assertEqual(
+            [line.strip() for line in tell_failures.reasons(textwrap.dedent(report))],
+            [
+                "WARNING: ThreadSanitizer: data race (pid=1)",
+                "Write of size 8 at 0x7b by thread T1:",
+                "src/a.cpp:4 a(int)",
+                "Previous read of size 8 at 0x7b by main thread:",
+                "tests/b.cpp:5 b()",
+            ],
+        )
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "ctest.xml"
             file.write_text("""<testsuite>
