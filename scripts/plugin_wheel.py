@@ -19,10 +19,16 @@ def version_and_platform(wheel: pathlib.Path) -> tuple[str, str]:
 
 
 def write(
-    name: str, summary: str, plugins: dict[str, bytes], source: pathlib.Path, folder: pathlib.Path
+    name: str,
+    summary: str,
+    plugins: dict[str, bytes],
+    source: pathlib.Path,
+    folder: pathlib.Path,
+    needs_linkspan: bool = False,
 ) -> pathlib.Path:
     """Writes the wheel NAME with `plugins` by their path, of the version and for the platforms of
-    linkspan's wheel `source`. Returns its file, which has the same bytes for the same plugins."""
+    linkspan's wheel `source`, which it needs at run time if they call that one's library. Returns its
+    file, which has the same bytes for the same plugins."""
     version, platform = version_and_platform(source)
     distribution = name.replace("-", "_")
     info = f"{distribution}-{version}.dist-info"
@@ -31,6 +37,7 @@ def write(
         f"{info}/METADATA": (
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: {summary}\n"
             "Requires-Python: >=3.10\nLicense-File: LICENSE.txt\n"
+            + (f"Requires-Dist: linkspan=={version}\n" if needs_linkspan else "")
         ).encode(),
         f"{info}/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: linkspan\nRoot-Is-Purelib: false\n{tags}"

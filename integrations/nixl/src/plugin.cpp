@@ -1,6 +1,4 @@
-// libplugin_LINKSPAN.so: what NIXL's plugin manager calls.
-
-#include <dlfcn.h>
+#include "integrations/nixl/src/plugin.hpp"
 
 #include <exception>
 #include <memory>
@@ -8,7 +6,6 @@
 #include <string_view>
 
 #include "base/log.hpp"
-#include "integrations/nixl/src/abi.hpp"
 #include "integrations/nixl/src/backend.hpp"
 
 namespace linkspan::nixl {
@@ -16,12 +13,9 @@ namespace {
 
 constexpr int kVersion = 1;
 
-/// Returns NAME of libplugin_NAME.so, by which NIXL loaded this file: a link may have another.
-std::string name_of_file() {
+/// Returns NAME of the path .../libplugin_NAME.so; empty: it is named otherwise.
+std::string name_of(std::string_view path) {
   constexpr std::string_view kPrefix = "libplugin_", kSuffix = ".so";
-  Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&name_of_file), &info) == 0) return {};
-  std::string_view path = info.dli_fname;
   path = path.substr(path.rfind('/') + 1);
   if (!path.starts_with(kPrefix) || !path.ends_with(kSuffix)) return {};
   path.remove_prefix(kPrefix.size());
@@ -33,9 +27,30 @@ void report(const std::string& text) {
   base::Log(base::Level::error, base::stderr_sink()).write(base::Level::error, text);
 }
 
-abi::Backend* create(const abi::StartArguments* start) noexcept {
+void destroy(abi::Backend* backend) noexcept { delete backend; }
+
+}  // namespace
+}  // namespace linkspan::nixl
+
+using namespace linkspan::nixl;
+
+extern "C" {
+
+abi::Plugin linkspan_nixl_plugin() {
+  return {kVersion,
+          nullptr,
+          &destroy,
+          []() { return "LINKSPAN"; },
+          []() { return LINKSPAN_VERSION; },
+          []() { return BackendOptions::defaults(); },
+          []() {
+            return abi::Memories{abi::Memory::dram, abi::Memory::vram};
+          }};
+}
+
+abi::Backend* linkspan_nixl_create(const abi::StartArguments* start, const char* file) {
   try {
-    if (!abi::is_known(start, name_of_file())) {
+    if (!abi::is_known(start, name_of(file))) {
       report(
           "nixl: the backend LINKSPAN does not start: this NIXL lays out its arguments in a way "
           "that the plugin does not know. It knows NIXL 1.0.1 to 1.5.1: use one of these, or a "
@@ -48,28 +63,4 @@ abi::Backend* create(const abi::StartArguments* start) noexcept {
     return nullptr;
   }
 }
-
-void destroy(abi::Backend* backend) noexcept { delete backend; }
-
-abi::Plugin& plugin() {
-  static abi::Plugin out{kVersion,
-                         &create,
-                         &destroy,
-                         []() { return "LINKSPAN"; },
-                         []() { return LINKSPAN_VERSION; },
-                         []() { return BackendOptions::defaults(); },
-                         []() {
-                           return abi::Memories{abi::Memory::dram, abi::Memory::vram};
-                         }};
-  return out;
-}
-
-}  // namespace
-}  // namespace linkspan::nixl
-
-extern "C" {
-__attribute__((visibility("default"))) linkspan::nixl::abi::Plugin* nixl_plugin_init() {
-  return &linkspan::nixl::plugin();
-}
-__attribute__((visibility("default"))) void nixl_plugin_fini() {}
 }

@@ -32,7 +32,7 @@ def test_folder_of_another_name(start, tmp_path: pathlib.Path) -> None:  # noqa:
     for _ in range(2):
         ran = run("--as", "UCX", XDG_CACHE_HOME=str(tmp_path))
     folder = pathlib.Path(ran.stdout.strip())
-    assert [each.name for each in folder.iterdir()] == ["libplugin_UCX.so"]
+    assert {each.name for each in folder.iterdir()} == {"libplugin_UCX.so", "liblinkspan.so.0"}
     process = start(backend="UCX", plugins=folder)
     process.ask("open", "a", num_threads="4")
     ran = run("--as", "ucx/..", XDG_CACHE_HOME=str(tmp_path))
@@ -51,8 +51,9 @@ def test_install_and_check(tmp_path: pathlib.Path) -> None:
     (tmp_path / "nixl_cu12/__init__.py").touch()
     (tmp_path / ".nixl_cu12.mesonpy.libs/plugins").mkdir(parents=True)
     ran = run("--install", path=str(tmp_path))
-    copied = tmp_path / ".nixl_cu12.mesonpy.libs/plugins/libplugin_LINKSPAN.so"
-    assert ran.stdout == f"{copied}\n" and copied.read_bytes() == LIBRARY.read_bytes()
+    link = tmp_path / ".nixl_cu12.mesonpy.libs/plugins/libplugin_LINKSPAN.so"
+    assert ran.stdout == f"{link}\n" and link.resolve() == LIBRARY.resolve()
+    assert link.with_name("liblinkspan.so.0").resolve() == (PLUGINS.parent / "lib/liblinkspan.so.0").resolve()
 
 
 @pytest.mark.parametrize("wheel", [OLDEST, NEWEST])
@@ -84,6 +85,8 @@ def test_the_wheel_that_only_has_the_plugin(tmp_path: pathlib.Path) -> None:
         for cuda in ("cu12", "cu13"):
             name = f".nixl_{cuda}.mesonpy.libs/plugins/libplugin_LINKSPAN.so"
             assert wheel.read(name) == b"the plugin"
+        metadata = wheel.read("linkspan_nixl-0.1.0.dist-info/METADATA").decode()
+    assert "Requires-Dist: linkspan==0.1.0" in metadata.splitlines()
     source.rename(tmp_path / "other-1.whl")
     command[2] = tmp_path / "other-1.whl"
     ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)

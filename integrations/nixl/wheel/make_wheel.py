@@ -28,7 +28,7 @@ def make(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
             sys.exit(f"{source.name} has no {PLUGIN}")
         plugin = wheel.read(PLUGIN)
     plugins = {f"{place}/{FILE}": plugin for place in FOLDERS}
-    return plugin_wheel.write("linkspan-nixl", SUMMARY, plugins, source, folder)
+    return plugin_wheel.write("linkspan-nixl", SUMMARY, plugins, source, folder, needs_linkspan=True)
 
 
 if __name__ == "__main__":

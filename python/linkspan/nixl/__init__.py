@@ -13,7 +13,6 @@ import importlib.util
 import os
 import pathlib
 import re
-import shutil
 import sys
 import time
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 __all__ = ["folder", "folder_as", "install", "check"]
 
 _FILE = "libplugin_LINKSPAN.so"
+_LIBRARY = "liblinkspan.so.0"
 _MAX_NAME = 15
 _WHEELS = ("nixl_cu12", "nixl_cu13")
 _CHECK_S = 20
@@ -46,37 +46,42 @@ def folder_as(name: str) -> str:
             f"{name!r} is no name of a backend: capital letters and digits, at most {_MAX_NAME},"
             " such as UCX"
         )
-    plugin = pathlib.Path(folder(), _FILE).resolve()
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     place = cache / "linkspan/nixl" / name
     place.mkdir(parents=True, exist_ok=True)
-    link = place / f"libplugin_{name}.so"
-    fresh = place / f"new-{os.getpid()}"
-    fresh.symlink_to(plugin)
-    fresh.replace(link)  # at once, for processes that load it now
+    _link(place, f"libplugin_{name}.so")
     return str(place)
 
 
-def install() -> list[str]:
-    """Copies the plugin to where the installed NIXL looks without NIXL_PLUGIN_DIR; returns the
-    files. FileNotFoundError: no NIXL is installed for this Python."""
+def _link(place: pathlib.Path, name: str) -> None:
+    """Links the plugin to `place` as `name`, and beside it the library, which a wheel's plugin looks for
+    where it was found itself."""
     plugin = pathlib.Path(folder(), _FILE)
-    copied = []
+    library = plugin.parents[1] / "lib" / _LIBRARY
+    for target, link in ((plugin, place / name), (library, place / _LIBRARY)):
+        fresh = place / f"new-{os.getpid()}"
+        fresh.symlink_to(target.resolve())
+        fresh.replace(link)  # at once, for processes that load it now
+
+
+def install() -> list[str]:
+    """Links the plugin to where the installed NIXL looks without NIXL_PLUGIN_DIR; returns the
+    links. FileNotFoundError: no NIXL is installed for this Python."""
+    links = []
     for wheel in _WHEELS:
         found = importlib.util.find_spec(wheel)
         if found is None or found.origin is None:
             continue
         place = pathlib.Path(found.origin).parents[1] / f".{wheel}.mesonpy.libs" / "plugins"
         if place.is_dir():
-            shutil.copy(plugin, place / f"{_FILE}.new")
-            (place / f"{_FILE}.new").replace(place / _FILE)
-            copied.append(str(place / _FILE))
-    if not copied:
+            _link(place, _FILE)
+            links.append(str(place / _FILE))
+    if not links:
         raise FileNotFoundError(
             f"no NIXL with a folder of plugins is installed for {sys.executable}:"
             " pip install --no-deps nixl-cu12"
         )
-    return copied
+    return links
 
 
 def check() -> str:
@@ -134,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--as", dest="name", metavar="NAME", help="print a folder where the plugin is called NAME"
     )
     chosen.add_argument(
-        "--install", action="store_true", help="copy the plugin to the installed NIXL"
+        "--install", action="store_true", help="link the plugin to the installed NIXL"
     )
     chosen.add_argument(
         "--check", action="store_true", help="move a MiB through the installed NIXL"
