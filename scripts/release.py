@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes a release of the commit that is checked out, in out/dist/VERSION: ./dev release [PYTHON...]
 
-It has the sdist, wheels for the interpreters (./dev wheel --old-glibc; without any, python3.10, 3.11
-and 3.12), what is in them (sbom.spdx.json), the notes (NOTES.md) and SHA256SUMS. Each wheel is tried
-in an environment of its own, and one is built from the sdist alone. Nothing is tagged or uploaded.
+It has the sdist, wheels for the interpreters (./dev wheel --old-glibc --aarch64; without any,
+python3.10, 3.11 and 3.12), what is in them (sbom.spdx.json), the notes (NOTES.md) and SHA256SUMS. Each
+wheel for this machine is tried in an environment of its own, and one is built from the sdist alone;
+tests/clean_roots.sh --aarch64 tries the others. Nothing is tagged or uploaded.
 """
 
 import dataclasses
@@ -11,7 +12,9 @@ import datetime
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -28,10 +31,12 @@ import abi
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SBOM = "sbom.spdx.json"
 VERSION = re.compile(r"^project\(linkspan VERSION ([\d.]+)", re.MULTILINE)
-# Each file of a release, by the start of its name.
-PARTS = (
-    "linkspan-{0}.tar.gz", "linkspan-{0}-cp310-cp310-", "linkspan-{0}-cp311-cp311-", "linkspan-{0}-cp312-abi3-",
-    "linkspan_nixl-{0}-py3-none-", "linkspan_nccl-{0}-py3-none-",
+MACHINES = (platform.machine(), "aarch64")  # the first one's wheels are tried
+SDIST = "linkspan-{version}.tar.gz"
+WHEELS = (
+    "linkspan-{version}-cp310-cp310-*_{machine}.whl", "linkspan-{version}-cp311-cp311-*_{machine}.whl",
+    "linkspan-{version}-cp312-abi3-*_{machine}.whl", "linkspan_nixl-{version}-py3-none-*_{machine}.whl",
+    "linkspan_nccl-{version}-py3-none-*_{machine}.whl",
 )  # fmt: skip
 REMEDY = "name one of each, as ./dev release python3.10 python3.11 python3.12"
 
@@ -292,6 +297,14 @@ def write_sums(folder: pathlib.Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(sums))
 
 
+def the_file(folder: pathlib.Path, pattern: str, version: str, machine: str = "") -> pathlib.Path:
+    name = pattern.format(version=version, machine=machine)
+    found = list(folder.glob(name))
+    if len(found) != 1:
+        raise Refused(f"{folder} has {len(found)} of {name}: see what ./dev wheel said")
+    return found[0]
+
+
 def release(names: list[str]) -> pathlib.Path:
     version = version_of(ROOT)
     notes = notes_of((ROOT / "CHANGELOG.md").read_text(), version)
@@ -304,21 +317,20 @@ def release(names: list[str]) -> pathlib.Path:
 
     folder = ROOT / "out/dist" / version
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([ROOT / "dev", "wheel", "--old-glibc", "--to", folder, *pythons.values()], check=True)
-    parts = {part.format(version): list(folder.glob(part.format(version) + "*")) for part in PARTS}
-    for part, found in parts.items():
-        if len(found) != 1:
-            raise Refused(f"{folder.relative_to(ROOT)} has {len(found)} of {part}...: see what ./dev wheel said")
-    sdist, *linkspan, nixl, nccl = (found[0] for found in parts.values())
+    command = ["wheel", "--old-glibc", "--aarch64", "--to", folder, *pythons.values()]
+    subprocess.run([ROOT / "dev", *command], check=True)
+    sdist = the_file(folder, SDIST, version)
+    made = {machine: [the_file(folder, each, version, machine) for each in WHEELS] for machine in MACHINES}
 
     check_sdist(sdist)
+    *linkspan, nixl, nccl = made[MACHINES[0]]
     for wheel in linkspan:
         try_wheels([wheel, nixl, nccl], pythons[wheel.name.split("-")[2]], version)
     build_sdist(sdist, pythons["cp312"], linkspan[-1])
     second = int(output_of("git", "log", "-1", "--format=%ct"))
-    made = datetime.datetime.fromtimestamp(second, datetime.timezone.utc).replace(tzinfo=None)
-    files = [read(each) for each in (sdist, *linkspan, nixl, nccl)]
-    write_sbom(folder, version, head, made, files, versions())
+    committed = datetime.datetime.fromtimestamp(second, datetime.timezone.utc).replace(tzinfo=None)
+    files = [read(each) for each in (sdist, *itertools.chain(*made.values()))]
+    write_sbom(folder, version, head, committed, files, versions())
     (folder / "NOTES.md").write_text(notes)
     write_sums(folder)
     return folder
