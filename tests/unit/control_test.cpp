@@ -433,10 +433,10 @@ TEST_F(ControlTcp, CountsStrangersInItsLog) {
 TEST_F(ControlTcp, ItsLogMayCallTheEngine) {
   Engine other = open(options());
   ASSERT_TRUE(other.listen("tcp:127.0.0.1:0").ok());
-  std::optional<Engine> engine;
-  base::Mutex mutex;
+  base::Mutex mutex;  // these outlive the Engine, whose log uses them
   base::Condition changed;
   std::optional<Status> connected;
+  std::optional<Engine> engine;
   EngineOptions calls = options();
   calls.log = [&](LogLevel, std::string_view) {
     {

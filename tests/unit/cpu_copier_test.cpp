@@ -287,11 +287,13 @@ TEST_F(CpuCopierTest, AbortDropsWhatHasNotBegun) {
 }
 
 TEST_F(CpuCopierTest, IsDestroyedWithOrdersQueued) {
-  const Bytes from = pattern(std::size_t{16} << 20, 1);
-  Bytes to(from.size(), kPoison);
-  const Piece all{address(to.data()), address(from.data()), from.size()};
-  for (int i = 0; i < 20; ++i)
+  constexpr std::size_t kOrders = 20;
+  const Bytes from = pattern(std::size_t{4} << 20, 1);
+  Bytes to(kOrders * from.size(), kPoison);
+  for (std::size_t i = 0; i < kOrders; ++i) {
+    const Piece all{address(&to[i * from.size()]), address(from.data()), from.size()};
     ASSERT_TRUE(copier->start({.method = Method::cpu_threads, .pieces = {&all, 1}}).ok());
+  }
   copier.reset();
 }
 

@@ -26,6 +26,7 @@ namespace linkspan::test {
 namespace no_memory_test {
 
 constexpr Block kAll{0, 0, 1u << 20};
+constexpr std::uint64_t kPlaces = 16;
 
 /// Two Engines of this process and a store, whose threads are served by the same kind of loops.
 class WithoutMemory : public ::testing::Test {
@@ -49,18 +50,20 @@ class WithoutMemory : public ::testing::Test {
     must(server_->listen("unix:" + folder_ + "/s"));
     unix_ = server_->address();
     must(server_->listen("tcp:127.0.0.1:0"));
-    there_ = take(server_->allocate_shared(kAll.bytes));
+    there_ = take(server_->allocate_shared(kPlaces * kAll.bytes));
     here_ = take(client_->allocate_shared(kAll.bytes));
     must(server_->publish("there", there_));
   }
   std::string address(bool tcp) const { return tcp ? server_->address() : unix_; }
-  /// Meets a new peer and writes to it. Returns how that ended.
+  /// Meets a new peer and writes to it, each time elsewhere, as a write that was given up may go on
+  /// for a moment. Returns how that ended.
   Status move(bool tcp, Duration patience) {
     const auto peer = client_->connect(address(tcp), patience);
     if (!peer.ok()) return peer.status();
     const auto remote = peer->lookup("there", patience);
     if (!remote.ok()) return remote.status();
-    const auto moved = peer->write(here_, *remote, std::span(&kAll, 1), {.deadline = patience});
+    const Block block{0, moves_++ % kPlaces * kAll.bytes, kAll.bytes};
+    const auto moved = peer->write(here_, *remote, std::span(&block, 1), {.deadline = patience});
     return moved.ok() ? moved->wait(patience) : moved.status();
   }
   void expect_to_move(bool tcp) {
@@ -90,6 +93,7 @@ class WithoutMemory : public ::testing::Test {
   std::string folder_, unix_;
   std::optional<Engine> server_, client_;
   Region there_, here_;
+  std::uint64_t moves_ = 0;
 };
 
 TEST_F(WithoutMemory, ControlGoesOn_OfUnixSockets) { without("ls-control", false); }

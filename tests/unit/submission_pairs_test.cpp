@@ -27,8 +27,9 @@ TEST_P(ManyPairs, MoveTheSamePages_AndNotifyBehindAll) {
   EXPECT_EQ(moved.bytes(), 60 * 67 * kPage);
   const auto came = far_.notifications(10s);
   ASSERT_EQ(came.size(), 1u);
-  for (std::size_t i = 0; i < local_.size(); ++i) expect(theirs_[i], 2 * i + 1, 2 * i, blocks);
+  // ThreadSanitizer does not know that both mappings of the notification's ring are one memory.
   EXPECT_TRUE(is(moved.wait(10s), Code::ok));
+  for (std::size_t i = 0; i < local_.size(); ++i) expect(theirs_[i], 2 * i + 1, 2 * i, blocks);
   EXPECT_TRUE(far_.notifications().empty());
 
   for (std::size_t i = 0; i < local_.size(); ++i) fill(theirs_[i], 2 * i + 1);

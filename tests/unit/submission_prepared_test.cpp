@@ -1,6 +1,8 @@
 // Tests transfers between several pairs of regions that are prepared once and posted repeatedly.
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+#include <vector>
 
 #include "tests/unit/many_pairs.hpp"
 
@@ -51,8 +53,8 @@ TEST_P(PreparedPairs, ArePostedAsOneTransfer_AgainAndAgain) {
         take(pages.post({.deadline = 10s, .notification = std::as_bytes(std::span("all", 3))}));
     EXPECT_EQ(moved.bytes(), 20 * 3 * kPage);
     EXPECT_EQ(far_.notifications(10s).size(), 1u);
+    EXPECT_TRUE(is(moved.wait(10s), Code::ok));  // as in ManyPairs.MoveTheSamePages
     expect_written(all, blocks);
-    EXPECT_TRUE(is(moved.wait(10s), Code::ok));
   }
   EXPECT_TRUE(far_.notifications().empty());
 }
@@ -68,10 +70,12 @@ TEST_P(PreparedPairs, ArePostedInPart) {
   must(few.wait(10s));
   EXPECT_EQ(few.bytes(), 6 * 2 * kPage);
   expect_written({0, 1, 2, 3, 4, 5}, some);
-  const std::uint32_t indices[] = {4, 1, 4};
+  std::vector<std::uint32_t> indices = {4, 1};
+  // By TCP two threads might write pair 4 at once.
+  if (GetParam() == std::string_view("local")) indices.push_back(4);
   const Transfer pairs = take(pages.post_pairs(indices));
   must(pairs.wait(10s));
-  EXPECT_EQ(pairs.bytes(), 3 * 3 * kPage);
+  EXPECT_EQ(pairs.bytes(), indices.size() * 3 * kPage);
   expect_written({1, 4}, blocks);
   must(take(pages.post(std::span<const std::uint32_t>())).wait(10s));
   expect_written({}, {});
