@@ -10,8 +10,8 @@ bool ChunkStaging::submit(ConnectionGroup& group) {
     moved = true;
     runs_.clear();
     for (const Extent& extent : chunk->extents) runs_.push_back({extent.here, extent.bytes});
-    auto buffer = staging_.acquire(
-        {.device = chunk->of->use.memory()->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
+    auto buffer =
+        staging_.acquire({.device = chunk->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
     SentFrame frame;
     frame.chunk = *std::move(chunk);
     frame.status = buffer.status();

@@ -170,7 +170,7 @@ void ConnectionGroup::fail(const Status& why) {
   const bool passes = why.code() == Code::ok || why.code() == Code::no_resource ||
                       why.code() == Code::pending || why.code() == Code::busy;
   failure_ = passes ? Status(Code::disconnected, Scope::peer, why.what()) : why;
-  failed_.store(true, std::memory_order_release);
+  failed_.exchange(1, std::memory_order_acq_rel);
   connections_.wake_all();
   finish_batches();
 }
@@ -273,7 +273,7 @@ void ConnectionGroup::on_connection_refused() {
 
 std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
   const base::MutexLock lock(mutex_);
-  if (failure_) return std::nullopt;
+  if (!sync()) return std::nullopt;
   for (auto each = queue_.begin(); each != queue_.end(); ++each) {
     const std::shared_ptr<Outgoing> batch = *each;
     const auto& memory = batch->use.memory();
@@ -283,7 +283,8 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
     if (device != nullptr && !staging->room(*device)) continue;
     const std::uint64_t most = more ? next_bytes(*batch) : 0;
     if (more && most == 0) continue;
-    Chunk chunk{.of = batch, .use = {}, .extents = {}, .position = batch->assigned};
+    Chunk chunk{
+        .of = batch, .use = {}, .device = device, .extents = {}, .position = batch->assigned};
     if (more) {
       chunk.last = fill_chunk(*batch, chunk, most);
     } else {

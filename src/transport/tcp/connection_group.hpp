@@ -76,18 +76,16 @@ class ConnectionGroup {
   /// Fails the group and ends all its batches with `why`; does nothing if it has failed before.
   void fail(const Status& why) LINKSPAN_EXCLUDES(mutex_);
   std::optional<Status> failure() const LINKSPAN_EXCLUDES(mutex_);
-  bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  bool has_failed() const noexcept { return failed_.load(std::memory_order_acquire) != 0; }
   bool is_closed() const LINKSPAN_EXCLUDES(mutex_);  ///< Has failed and touches no memory any more.
   /// Returns true if the group has failed and a put of ours has not ended at the peer.
   bool abandons() const LINKSPAN_EXCLUDES(mutex_);
   /// Returns a number that grows while bytes go to the peer's kernel or come from the peer.
   std::uint64_t traffic() const LINKSPAN_EXCLUDES(mutex_);
   /// Makes data that has landed visible to the caller, and what the caller did before visible to
-  /// later sends. Returns false if the group has failed.
-  bool sync() const LINKSPAN_EXCLUDES(mutex_) {
-    const base::MutexLock lock(mutex_);
-    return !failure_;
-  }
+  /// later sends. Returns false if the group has failed. Takes no lock: whoever waits calls it all
+  /// the time, and would stop the connections' threads.
+  bool sync() const noexcept { return failed_.fetch_add(0, std::memory_order_acq_rel) == 0; }
   bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< A transfer of the peer's is in flight.
   /// Ends peer transfers that make no progress, or outlive the retraction of their region
   /// (served_transfers.hpp).
@@ -144,7 +142,7 @@ class ConnectionGroup {
   ServedTransfers served_ LINKSPAN_GUARDED_BY(mutex_);
   ConnectionSet connections_ LINKSPAN_GUARDED_BY(mutex_);
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
-  std::atomic<bool> failed_{false};
+  mutable std::atomic<unsigned> failed_{0};  // 0 or 1; see sync()
   std::atomic<std::uint64_t> revocations_{0};
   DataConnectionCount count_ LINKSPAN_GUARDED_BY(mutex_);
   std::atomic<bool> may_grow_;  // as count_ says; read without the mutex

@@ -15,6 +15,7 @@ Status corrupt_request(const char* what) { return {Code::corrupt, Scope::peer, w
 
 Result<FrameDestination> ConnectionGroup::resolve_destination(Head& head) {
   const base::MutexLock lock(mutex_);
+  (void)sync();
   FrameDestination destination{.of = {}, .use = {}, .extents = {}, .bytes = head.data};
   if (head.type == FrameType::put) {
     auto batch = served_.find_or_create_put(head);
@@ -68,6 +69,7 @@ Result<FrameDestination> ConnectionGroup::resolve_destination(Head& head) {
 std::optional<Answer> ConnectionGroup::data_landed(Incoming& batch, std::uint64_t bytes,
                                                    const Status& status) {
   const base::MutexLock lock(mutex_);
+  (void)sync();
   batch.arrived += bytes;
   if (batch.status.ok()) batch.status = status;
   if (!batch.total || batch.arrived != *batch.total || std::exchange(batch.landed, true))

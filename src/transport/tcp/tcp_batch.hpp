@@ -121,6 +121,7 @@ void erase(Batches<Batch>& all, std::uint64_t id) {
 struct Chunk {
   std::shared_ptr<Outgoing> of;  // also the ConnectionGroup's
   RegionUse use{};               // data: keeps the memory, as the batch's own use may end earlier
+  const cuda::Device* device = nullptr;  // null: host memory, or no bytes
   std::vector<Extent> extents;
   std::uint64_t position = 0, bytes = 0;
   bool last = false;
