@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import weakref
@@ -20,6 +21,8 @@ import linkspan
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
+# Thousands of messages in flight take a descriptor each, and a shell begins with 1,024.
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
 def pattern(size: int, seed: int = 1) -> np.ndarray:

@@ -71,6 +71,10 @@ install_in_debian_root() {
   in_debian_root "$1" root "id tester >/dev/null 2>&1 || useradd -m -s /bin/bash tester"
 }
 
-in_debian_root() {  # in_debian_root ROOT USER COMMAND
-  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 chroot "$1" su - "$2" -c "$3"
+# in_debian_root ROOT USER COMMAND: with ROOT as "/" of a mount namespace, as processes of a chroot may
+# make no user namespace and bind no mount.
+in_debian_root() {
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 unshare --mount sh -ec '
+    mount --rbind "$1" "$1" && cd "$1" && pivot_root . . && umount -l .
+    cd / && exec su - "$2" -c "$3"' sh "$@"
 }

@@ -1,5 +1,6 @@
 // tests/support/main.cpp - main of every test program: the helper that argv names, else the tests.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 
@@ -16,7 +17,21 @@ const char* __tsan_default_options() { return "report_thread_leaks=0"; }
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 const char* __tsan_default_suppressions() { return "race_top:sendmsg\n"; }
 
+namespace {
+
+/// Allows as many descriptors as the machine does: some tests have hundreds of Engines in a
+/// process, and a shell begins with 1,024.
+void allow_descriptors() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  allow_descriptors();
   // The machine's own network cards stay out of tests, but for those that ask for some.
   ::setenv("LINKSPAN_VERBS_DEVICES", "none", 0);
   if (const auto code = linkspan::test::run_helper(argc, argv)) return *code;
