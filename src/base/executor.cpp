@@ -43,6 +43,13 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
   };
 
   ExecutorState(StartThread starts, std::size_t max) : start_thread(starts), max_threads(max) {}
+  /// Joins the threads. The last of those that end() left destroys this, and cannot join itself.
+  ~ExecutorState() {
+    for (std::jthread& each : threads)
+      if (each.get_id() == std::this_thread::get_id()) each.detach();
+  }
+  ExecutorState(const ExecutorState&) = delete;
+  ExecutorState& operator=(const ExecutorState&) = delete;
 
   bool push(Task& task, std::shared_ptr<Strand> strand) LINKSPAN_EXCLUDES(mutex) {
     const MutexLock lock(mutex);
@@ -98,7 +105,6 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
     }
     --running;
     changed.notify_all();
-    if (left && running == 0) end_left();
     return std::nullopt;
   }
 
@@ -126,13 +132,6 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
     });
   }
 
-  /// Detaches the calling thread, because no thread joins it. It is the last thread that end()
-  /// left.
-  void end_left() LINKSPAN_REQUIRES(mutex) {
-    for (std::jthread& each : threads)
-      if (each.get_id() == std::this_thread::get_id()) each.detach();
-  }
-
   const StartThread start_thread;
   const std::size_t max_threads;
   Mutex mutex;
@@ -140,7 +139,7 @@ struct Executor::ExecutorState final : std::enable_shared_from_this<ExecutorStat
   std::deque<Queued> queue LINKSPAN_GUARDED_BY(mutex);
   std::size_t running LINKSPAN_GUARDED_BY(mutex) = 0, idle LINKSPAN_GUARDED_BY(mutex) = 0;
   bool ending LINKSPAN_GUARDED_BY(mutex) = false;
-  bool left LINKSPAN_GUARDED_BY(mutex) = false;  // the threads run on and are not joined
+  bool left LINKSPAN_GUARDED_BY(mutex) = false;  // the threads run on, and end() does not join them
   std::vector<std::jthread> threads LINKSPAN_GUARDED_BY(mutex);
 };
 

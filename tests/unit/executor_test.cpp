@@ -141,6 +141,18 @@ TEST(Executor, LeavesATaskThatStandsStill_AtTheDeadline) {
   EXPECT_TRUE(ended->wait()) << "what was queued runs all the same";
 }
 
+TEST(Executor, MayBeDestroyedByAnyOfTheThreadsThatItLeft) {
+  for (int i = 0; i < 200; ++i) {
+    const auto door = std::make_shared<Door>();
+    {
+      Executor executor(kStart, 3);
+      for (int task = 0; task < 3; ++task) executor.run([door] { EXPECT_TRUE(door->wait()); });
+      EXPECT_FALSE(executor.end(within(0ms)));
+    }
+    door->open();  // for all at once
+  }
+}
+
 TEST(Executor, MayBeEndedByATaskOfItsOwn) {
   const auto ended = std::make_shared<Door>();
   auto executor = std::make_shared<Executor>(kStart);
