@@ -40,10 +40,19 @@ TEST_F(ImportTableTest, MapsARegion_UntilItsImportIsRemoved) {
   const auto memory = import();
   EXPECT_TRUE(table_.maps(kRegion));
   EXPECT_FALSE(table_.maps({.incarnation = 5, .buffer = 0, .serial = 4}));
-  EXPECT_EQ(table_.all(), std::vector{memory});
+  EXPECT_EQ(table_.opened(), std::vector{memory});
   EXPECT_EQ(table_.remove(number_).serial, kRegion.serial);
   EXPECT_FALSE(table_.maps(kRegion));
-  EXPECT_TRUE(table_.all().empty());
+  EXPECT_TRUE(table_.opened().empty());
+}
+
+TEST_F(ImportTableTest, ListsNoImport_ThatAThreadStillOpens) {
+  number_ = table_.add(kRegion, {});
+  const auto memory = std::make_shared<ImportedMemory>(LocalKey{}, view_);
+  table_.set_memory(number_, memory);
+  EXPECT_TRUE(table_.opened().empty());
+  table_.set_opened(number_);
+  EXPECT_EQ(table_.opened(), std::vector{memory});
 }
 
 TEST_F(ImportTableTest, UnmapsOnce_AndIsMappedUntilThatIsClosed) {

@@ -29,10 +29,11 @@ bool ImportTable::maps(const memory::RegionId& id) const {
                              [this](std::uint64_t number) { return !imports_.at(number).closed; });
 }
 
-ImportTable::Imports ImportTable::all() const {
+ImportTable::Imports ImportTable::opened() const {
   Imports all;
   for (const auto& [number, import] : imports_)
-    if (auto memory = import.memory.lock()) all.push_back(std::move(memory));
+    if (auto memory = import.opening ? nullptr : import.memory.lock())
+      all.push_back(std::move(memory));
   return all;
 }
 

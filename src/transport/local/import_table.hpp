@@ -35,8 +35,8 @@ class ImportTable {
   memory::RegionId remove(std::uint64_t number);
   /// Returns whether this process maps that region.
   bool maps(const memory::RegionId& id) const;
-  /// Lists the imports that are in use.
-  Imports all() const;
+  /// Lists the imports that are opened and in use.
+  Imports opened() const;
   /// Passes the mappings of the region to `close`, unless a batch uses them. `used` gets references
   /// to be released without the lock. Returns false if an import remains; then call again.
   bool unmap(const memory::RegionId& id, Imports& used,

@@ -1,5 +1,6 @@
 // LocalTransport: imports of peers' keys, and their end.
 #include <algorithm>
+#include <vector>
 
 #include "base/process.hpp"
 #include "transport/local/endpoint.hpp"
@@ -85,9 +86,11 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   auto share = mappings_.budget().acquire(owner, {.imports = 1});
   if (!share.ok()) return share.status();
   std::uint64_t number = 0;
+  std::size_t gpus = 0;
   {
     const base::MutexLock lock(mutex_);
     number = imports_.add(id, *std::move(share));
+    gpus = gpu_copiers_.size();
   }
   const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *liveness),
                                                [this, number](ImportedMemory* ending) {
@@ -111,8 +114,14 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
     status = mappings_.map_host(*memory, remote.fds[1], owner, deadline);
   if (status.code() == Code::corrupt || status.code() == Code::timed_out) return status;
   if (!status.ok()) memory->refuse(status.what());
-  const base::MutexLock lock(mutex_);
-  imports_.set_opened(number);
+  std::vector<const cuda::Device*> others;  // GPUs that came up meanwhile, and left this import out
+  {
+    const base::MutexLock lock(mutex_);
+    imports_.set_opened(number);
+    if (gpu_copiers_.size() != gpus)
+      for (const auto& each : gpu_copiers_) others.push_back(each.first);
+  }
+  for (const cuda::Device* device : others) mappings_.map_on(*memory, *device, deadline);
   return memory;
 }
 
@@ -121,8 +130,7 @@ Status LocalTransport::map_device(ImportedMemory& memory, std::span<base::Fd> fd
   const LocalKey& key = memory.key();
   if (options_.topology == nullptr)
     return {Code::unsupported, Scope::request, "no CUDA driver in this process"};
-  if (memory.same_process() ? key.address == 0 : !key.handle.mappable())
-    return {Code::unsupported, Scope::request, key.handle.why_none};
+  if (!memory.mappable()) return {Code::unsupported, Scope::request, key.handle.why_none};
   std::vector<const cuda::Device*> devices = options_.topology->all_active();
   if (devices.empty() || memory.same_process()) {
     // The memory's own GPU if it is visible; a hidden GPU is reached from another one.

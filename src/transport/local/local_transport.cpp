@@ -82,7 +82,7 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
     const base::MutexLock lock(mutex_);
     gpu_copiers_[*device] = {*std::move(copier), std::move(resident), std::move(calibration),
                              slots.ok() ? *std::move(slots) : nullptr};
-    imported = imports_.all();
+    imported = imports_.opened();
   }
   ++copiers.epoch;
   if (const GpuCopiers* const ours = gpu_copiers(*device); ours->calibration != nullptr)
@@ -90,13 +90,10 @@ Result<const cuda::Device*> LocalTransport::bring_up(const GpuUuid& gpu) {
       for (const copy::Link link : {copy::Link::host, copy::Link::same_gpu})
         ours->usual->set_rates(link, ours->calibration->rates(link));
     });
-  // Maps earlier imports on this GPU. A failure costs speed, not the transfer; explain() shows it.
+  // Maps earlier imports on this GPU; those that a thread is opening do it themselves.
   const auto deadline = base::Deadline::in(std::chrono::seconds(10));
   if (options_.registry != nullptr) (void)options_.registry->pin_shared();
-  for (const auto& memory : imported) {
-    if (memory->host() != nullptr) (void)memory->host()->pin(**device);
-    if (memory->wants_view(**device)) (void)mappings_.add_view(*memory, **device, deadline);
-  }
+  for (const auto& memory : imported) mappings_.map_on(*memory, **device, deadline);
   ++copiers.epoch;
   return device;
 }

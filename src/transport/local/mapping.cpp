@@ -120,7 +120,7 @@ void ImportedMemory::add_view(DeviceView view) {
 }
 
 bool ImportedMemory::wants_view(const cuda::Device& device) const {
-  if (key_.kind != MemoryKind::device) return false;
+  if (key_.kind != MemoryKind::device || !mappable()) return false;
   const base::MutexLock lock(mutex_);
   return !unmapped_ && std::none_of(views_.begin(), views_.end(),
                                     [&](const DeviceView& view) { return view.device == &device; });

@@ -77,6 +77,10 @@ class ImportedMemory {
   bool alive() const noexcept { return liveness().alive(); }
 
   Mapped mapped() const LINKSPAN_EXCLUDES(mutex_);
+  /// Returns true if the key lets a GPU of this process reach memory of a GPU.
+  bool mappable() const noexcept {
+    return same_process_ ? key_.address != 0 : key_.handle.mappable();
+  }
   std::string why_not_mapped() const LINKSPAN_EXCLUDES(mutex_);
   /// Returns the address for CPUs of this process; 0 if there is none.
   std::uint64_t host_address() const noexcept { return host_address_; }

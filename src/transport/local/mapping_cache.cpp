@@ -44,6 +44,12 @@ Status MappingCache::map_host(ImportedMemory& memory, const base::Fd& memfd,
   return {};
 }
 
+void MappingCache::map_on(ImportedMemory& memory, const cuda::Device& device,
+                          base::Deadline deadline) {
+  if (memory.host() != nullptr) (void)memory.host()->pin(device);
+  if (memory.wants_view(device)) (void)add_view(memory, device, deadline);
+}
+
 Status MappingCache::add_view(ImportedMemory& memory, const cuda::Device& device,
                               base::Deadline deadline) {
   const LocalKey& key = memory.key();

@@ -31,6 +31,9 @@ class MappingCache {
   /// import.
   Status map_range(ImportedMemory& memory, const base::Fd& fd, const cuda::Device& device,
                    base::Deadline deadline);
+  /// Gives access to a GPU that came up after the import, as far as it can: a failure costs speed,
+  /// not the transfer, and explain() shows it.
+  void map_on(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
   /// Gives a GPU access to the memory.
   Status add_view(ImportedMemory& memory, const cuda::Device& device, base::Deadline deadline);
 
