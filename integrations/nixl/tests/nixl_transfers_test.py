@@ -6,8 +6,9 @@ import pathlib
 import random
 import re
 
+import linkspan.nixl
 import pytest
-from agents import NEWEST, OLDEST, PLUGINS, Failed, Pair, idle_processes, start  # noqa: F401
+from agents import NEWEST, OLDEST, Failed, Pair, idle_processes, start  # noqa: F401
 
 PAGE, PAGES, LAYERS = 4096, 128, 64
 
@@ -109,9 +110,12 @@ def test_eight_threads(start) -> None:  # noqa: F811
     assert pair.b.ask("read", pair.there[0]) == pair.a.ask("read", pair.here[0])
 
 
-def test_under_the_name_of_another_backend(start, tmp_path: pathlib.Path) -> None:  # noqa: F811
-    (tmp_path / "libplugin_UCX.so").symlink_to((PLUGINS / "libplugin_LINKSPAN.so").resolve())
-    processes = [start(backend="UCX", plugins=tmp_path) for _ in range(2)]
+def test_under_the_name_of_another_backend(  # noqa: F811
+    start, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plugins = linkspan.nixl.folder_as("UCX")
+    processes = [start(backend="UCX", plugins=plugins) for _ in range(2)]
     for name, process in zip("ab", processes, strict=True):
         process.ask("open", name, num_threads="4", ucx_error_handling_mode="peer")
         assert "deadline_s" in process.ask("parameters", name)
