@@ -18,8 +18,8 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer) {
     if (Status status = start(transfer); !status.ok()) return status;
   }
   if (!transfer->by_user.for_submitter()) return {};
-  ++looks_;
   transfer->by_user.make();  // Endpoints end with this object, which the caller keeps
+  try_progress(transfer->ending.submitted);
   return {};
 }
 

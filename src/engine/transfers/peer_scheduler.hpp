@@ -104,7 +104,8 @@ class PeerScheduler final : private RendezvousHost {
       LINKSPAN_EXCLUDES(mutex_);
 
   // peer_scheduler.cpp, peer_scheduler_progress.cpp: transfers
-  /// Queues the transfer and posts the batches that have room. On error nothing was started.
+  /// Queues the transfer and posts the batches that have room. On error nothing was started. The
+  /// transfer may be quiet on return, as the caller copies what is small.
   Status submit(const std::shared_ptr<TransferState>& transfer) LINKSPAN_EXCLUDES(mutex_);
   /// Asks for an early end. The transfer may be quiet on return.
   void cancel(TransferState& transfer) LINKSPAN_EXCLUDES(mutex_);
