@@ -6,6 +6,7 @@ Nothing is installed: on the other machine the parts become a folder that goes o
 from __future__ import annotations
 
 import itertools
+import lzma
 import pathlib
 import shutil
 import subprocess
@@ -143,8 +144,11 @@ def unpack(folder: pathlib.Path, site: pathlib.Path) -> pathlib.Path:
             with part.open("rb") as source:
                 shutil.copyfileobj(source, target)
     try:
-        with tarfile.open(whole) as archive:
-            archive.extractall(site)
+        with lzma.open(whole) as unpacked:
+            with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+                archive.extractall(site)
+            while unpacked.read(MIB):  # the archive may end before its last part does
+                pass
     except (tarfile.TarError, EOFError) as error:
         raise RuntimeError(f"{folder}: {error}; the last part is missing, carry all") from None
     finally:

@@ -119,9 +119,10 @@ def test_parts_become_the_folder_that_they_were_made_of(tmp_path):
     assert (site / "some.py").read_text() == "value = 7\n" * 500
 
 
-@pytest.mark.parametrize("missing", [0, -1])
-def test_a_missing_part_is_told(tmp_path, missing):
-    packed(tmp_path, 64)[missing].unlink()
+# 4: the last part has no byte of any file.
+@pytest.mark.parametrize(("missing", "part"), [(0, 64), (-1, 64), (-1, 4)])
+def test_a_missing_part_is_told(tmp_path, missing, part):
+    packed(tmp_path, part)[missing].unlink()
     with pytest.raises(RuntimeError, match="carry all"):
         wheels.unpack(tmp_path, tmp_path / "site")
 

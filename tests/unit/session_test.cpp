@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "tests/unit/control_fixture.hpp"
 
 namespace linkspan::control {
@@ -26,12 +28,15 @@ class RemoteSession : public test::ControlFixture {
     EXPECT_EQ(answer(channel), Code::not_found);
     return channel;
   }
-  /// Makes the host drop and send no packet any more, so it does not report its end either.
-  static void vanish(const base::FdChannel& channel) {
+  /// Makes the host drop and send no packet any more, so it does not report its end either. Returns
+  /// false where the kernel keeps filters of sockets from this user.
+  static bool vanish(const base::FdChannel& channel) {
     sock_filter drop[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
     const sock_fprog program{.len = 1, .filter = drop};
-    ASSERT_EQ(::setsockopt(channel.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program),
-              0);
+    if (::setsockopt(channel.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0)
+      return true;
+    EXPECT_EQ(errno, EPERM);
+    return false;
   }
   void expect_vanished() {
     const Status why = quiet_.wait_for_the_end(10s);
@@ -50,13 +55,13 @@ class LocalSession : public test::ControlFixture {
 
 TEST_F(RemoteSession, OfAHostThatVanishedInSilenceIsGone) {
   const auto channel = meet();
-  vanish(channel);
+  if (!vanish(channel)) GTEST_SKIP() << "needs a filter of sockets";
   expect_vanished();
 }
 
 TEST_F(RemoteSession, OfAHostThatVanishedWithBytesUnderWayIsGone) {
   const auto channel = meet();
-  vanish(channel);
+  if (!vanish(channel)) GTEST_SKIP() << "needs a filter of sockets";
   EXPECT_EQ(quiet_.last()->notify(std::vector<std::byte>(1000)).to_string(), "ok");
   expect_vanished();
 }
