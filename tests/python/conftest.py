@@ -22,7 +22,8 @@ import linkspan
 REPOSITORY = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
 # Thousands of messages in flight take a descriptor each, and a shell begins with 1,024.
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
 
 
 def pattern(size: int, seed: int = 1) -> np.ndarray:

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tests/support/process.hpp"
@@ -19,12 +20,11 @@ const char* __tsan_default_suppressions() { return "race_top:sendmsg\n"; }
 
 namespace {
 
-/// Allows as many descriptors as the machine does: some tests have hundreds of Engines in a
-/// process, and a shell begins with 1,024.
+/// Allows enough descriptors for tests with hundreds of Engines; a shell begins with 1,024.
 void allow_descriptors() {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = files.rlim_max;
+  files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, 65536));
   (void)::setrlimit(RLIMIT_NOFILE, &files);
 }
 

@@ -15,14 +15,11 @@ abi::Backend* create(const abi::StartArguments* start) {
   return linkspan_nixl_create(start, found ? info.dli_fname : "");
 }
 
-abi::Plugin plugin{};
-
 }  // namespace
 
 extern "C" {
 LINKSPAN_API abi::Plugin* nixl_plugin_init() {
-  plugin = linkspan_nixl_plugin();
-  plugin.create = &create;
+  static abi::Plugin plugin = linkspan_nixl_plugin(&create);
   return &plugin;
 }
 LINKSPAN_API void nixl_plugin_fini() {}

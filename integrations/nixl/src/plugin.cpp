@@ -36,9 +36,9 @@ using namespace linkspan::nixl;
 
 extern "C" {
 
-abi::Plugin linkspan_nixl_plugin() {
+abi::Plugin linkspan_nixl_plugin(decltype(abi::Plugin::create) create) {
   return {kVersion,
-          nullptr,
+          create,
           &destroy,
           []() { return "LINKSPAN"; },
           []() { return LINKSPAN_VERSION; },

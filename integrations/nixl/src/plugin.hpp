@@ -8,8 +8,9 @@
 #include "linkspan/status.hpp"
 
 extern "C" {
-/// Returns what NIXL asks of a plugin, without `create`.
-LINKSPAN_API linkspan::nixl::abi::Plugin linkspan_nixl_plugin();
+/// Returns what NIXL asks of a plugin whose backends `create` makes.
+LINKSPAN_API linkspan::nixl::abi::Plugin linkspan_nixl_plugin(
+    decltype(linkspan::nixl::abi::Plugin::create) create);
 
 /// Returns a new backend, or null and a line in the log that says why. `file` is the path by which
 /// NIXL loaded the plugin: its name is the backend's.

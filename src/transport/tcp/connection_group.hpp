@@ -83,8 +83,8 @@ class ConnectionGroup {
   /// Returns a number that grows while bytes go to the peer's kernel or come from the peer.
   std::uint64_t traffic() const LINKSPAN_EXCLUDES(mutex_);
   /// Makes data that has landed visible to the caller, and what the caller did before visible to
-  /// later sends. Returns false if the group has failed. Takes no lock: whoever waits calls it all
-  /// the time, and would stop the connections' threads.
+  /// later sends, as the connections' threads call it where data lands and is read. Returns false
+  /// if the group has failed. Takes no lock, because waiting threads call it continuously.
   bool sync() const noexcept { return failed_.fetch_add(0, std::memory_order_acq_rel) == 0; }
   bool serves() const LINKSPAN_EXCLUDES(mutex_);  ///< A transfer of the peer's is in flight.
   /// Ends peer transfers that make no progress, or outlive the retraction of their region
@@ -142,7 +142,7 @@ class ConnectionGroup {
   ServedTransfers served_ LINKSPAN_GUARDED_BY(mutex_);
   ConnectionSet connections_ LINKSPAN_GUARDED_BY(mutex_);
   std::optional<Status> failure_ LINKSPAN_GUARDED_BY(mutex_);
-  mutable std::atomic<unsigned> failed_{0};  // 0 or 1; see sync()
+  mutable std::atomic<unsigned> failed_{0};  // 0 or 1; only read-modify-writes, for sync()
   std::atomic<std::uint64_t> revocations_{0};
   DataConnectionCount count_ LINKSPAN_GUARDED_BY(mutex_);
   std::atomic<bool> may_grow_;  // as count_ says; read without the mutex
