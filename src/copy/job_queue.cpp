@@ -25,6 +25,12 @@ JobQueue::JobQueue(unsigned executors) : executors_(executors), calls_(executors
   for (base::Condition& each : calls_) spare_.push_back(&each);
 }
 
+void copy_here(const Piece& piece) noexcept {
+  std::memcpy(reinterpret_cast<void*>(piece.to),          // NOLINT(performance-no-int-to-ptr)
+              reinterpret_cast<const void*>(piece.from),  // NOLINT(performance-no-int-to-ptr)
+              piece.bytes);
+}
+
 void CpuJob::cut(const Order& whole, std::uint64_t chunk_bytes) {
   order = whole;
   order.pieces = {};
@@ -67,10 +73,7 @@ Status CpuJob::copy(std::size_t i) const {
         {.pid = order.pid, .pidfd = order.pidfd, .proof = order.proof, .prompt = order.prompt},
         order.remote_is_source, chunk(i));
   if (order.guarded) return copy_within(chunk(i));
-  for (const Piece& piece : chunk(i))
-    std::memcpy(reinterpret_cast<void*>(piece.to),          // NOLINT(performance-no-int-to-ptr)
-                reinterpret_cast<const void*>(piece.from),  // NOLINT(performance-no-int-to-ptr)
-                piece.bytes);
+  for (const Piece& piece : chunk(i)) copy_here(piece);
   return {};
 }
 

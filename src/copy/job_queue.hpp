@@ -27,6 +27,9 @@ namespace linkspan::copy {
 
 class Staging;
 
+/// Copies within this process. Requires memory whose every access succeeds.
+void copy_here(const Piece& piece) noexcept;
+
 /// An order, cut into the chunks that executors copy.
 struct CpuJob {
   static constexpr std::size_t kChunkPieces = 4096;  ///< Maximum of a chunk.

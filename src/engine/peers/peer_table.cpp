@@ -67,7 +67,9 @@ void PeerTable::activate(PeerScheduler& peer) noexcept {
 }
 
 void PeerTable::add_to_active(const std::shared_ptr<PeerScheduler>& peer) noexcept {
-  if (!peer->active.exchange(true)) active_.push_back(peer);
+  if (peer->active) return;
+  peer->active = true;
+  active_.push_back(peer);
 }
 
 /// Removes an idle peer from the list of active ones. Adds it again and returns false if it got

@@ -72,7 +72,7 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
       return Status();
     });
   } else {
-    end_if_quiet(transfer);
+    end_if_quiet(*transfer);
   }
   return {};
 }
@@ -166,7 +166,7 @@ void PeerScheduler::pump() {
       if (transfer->batches.all_posted()) over.push_back(transfer);
     std::erase_if(queue_, [](const auto& transfer) { return transfer->batches.all_posted(); });
     sweep_ = false;
-    for (const auto& transfer : over) end_if_quiet(transfer);
+    for (const auto& transfer : over) end_if_quiet(*transfer);
   }
   while (!queue_.empty()) {
     const std::shared_ptr<TransferState> transfer = queue_.front();
@@ -182,7 +182,7 @@ void PeerScheduler::pump() {
     }
     if (transfer->batches.all_posted()) {
       queue_.pop_front();
-      end_if_quiet(transfer);
+      end_if_quiet(*transfer);
     }
   }
 }

@@ -219,10 +219,10 @@ class PeerScheduler final : private RendezvousHost {
   void cancel_batches(const TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void stop(TransferState& transfer, const Status& why) LINKSPAN_REQUIRES(mutex_);
   void stop_posting(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
-  bool end_if_quiet(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
+  bool end_if_quiet(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   bool finish(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void make_room_to_end() LINKSPAN_REQUIRES(mutex_);
-  void finalize(const std::shared_ptr<TransferState>& transfer) LINKSPAN_REQUIRES(mutex_);
+  void finalize(TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
   void expire(base::Time now) LINKSPAN_REQUIRES(mutex_);
   std::size_t advance(base::Time now) LINKSPAN_REQUIRES(mutex_);
   transport::PollHint poll_hint(base::Time now) LINKSPAN_REQUIRES(mutex_);
@@ -254,7 +254,8 @@ class PeerScheduler final : private RendezvousHost {
   std::atomic<unsigned> looks_{0};  // of users' threads, by wait() or try_progress(), since poll()
 
   base::Mutex mutex_;
-  base::Condition quiet_;  // a transfer became quiet
+  base::Condition quiet_;                              // a transfer became quiet
+  unsigned sleepers_ LINKSPAN_GUARDED_BY(mutex_) = 0;  // waiters that wait for quiet_
   FrameSender frames_ LINKSPAN_GUARDED_BY(mutex_);
   PeerEndpoints endpoints_ LINKSPAN_GUARDED_BY(mutex_);
   struct PeerStatus {

@@ -119,7 +119,7 @@ void PeerScheduler::end(TransferState& transfer, const Status& status) {
   garbage_.push_back(kept);  // its caller still uses it
   transfer.end = status;
   if (transfer.message->memory.release().ok())
-    finalize(kept);
+    finalize(transfer);
   else
     awaiting_release_.push_back(kept);
 }
@@ -143,7 +143,7 @@ void PeerScheduler::progress_messages() {
       continue;
     }
     awaiting_release_.erase(awaiting_release_.begin() + static_cast<std::ptrdiff_t>(i));
-    finalize(transfer);
+    finalize(*transfer);
   }
 }
 

@@ -70,47 +70,46 @@ void PeerScheduler::make_room_to_end() {
   make_room(awaiting_release_, awaiting_release_.size() + 1);
 }
 
-bool PeerScheduler::end_if_quiet(const std::shared_ptr<TransferState>& transfer) {
-  if (!transfer->batches.all_posted() || transfer->batches.in_flight != 0 || transfer->quiet)
+bool PeerScheduler::end_if_quiet(TransferState& transfer) {
+  if (!transfer.batches.all_posted() || transfer.batches.in_flight != 0 || transfer.quiet)
     return false;
-  finishing_ -= std::exchange(transfer->ending.finishing, false) ? 1 : 0;
+  finishing_ -= std::exchange(transfer.ending.finishing, false) ? 1 : 0;
   bool finished = false;
-  try_step([&]() LINKSPAN_REQUIRES(mutex_) { finished = finish(*transfer); });
+  try_step([&]() LINKSPAN_REQUIRES(mutex_) { finished = finish(transfer); });
   if (!finished) {
-    transfer->ending.finishing = true;
+    transfer.ending.finishing = true;
     ++finishing_;
     return false;
   }
-  if (transfer->pairs)
-    garbage_.push_back(transfer->pairs.release());
+  if (transfer.pairs)
+    garbage_.push_back(transfer.pairs.release());
   else
-    transfer->local->release();
-  garbage_.push_back(std::exchange(transfer->remote, nullptr));
-  if (transfer->batches.prepared != nullptr)
-    garbage_.push_back(std::exchange(transfer->batches.prepared, nullptr));
-  if (transfer->whole != nullptr)
-    transfer->whole->batches.path_taken = transfer->batches.path_taken;
+    transfer.local->release();
+  garbage_.push_back(std::exchange(transfer.remote, nullptr));
+  if (transfer.batches.prepared != nullptr)
+    garbage_.push_back(std::exchange(transfer.batches.prepared, nullptr));
+  if (transfer.whole != nullptr) transfer.whole->batches.path_taken = transfer.batches.path_taken;
   finalize(transfer);
   return true;
 }
 
 /// Makes the transfer quiet: its status is final and its memory the user's.
-void PeerScheduler::finalize(const std::shared_ptr<TransferState>& transfer) {
-  count_end(*transfer);
-  transfer->ending.range.end();
-  transfers_.erase(transfer->id);
-  transfer->streams.end();
-  if (!transfer->end.ok() && log_.enabled(base::Level::info))
+void PeerScheduler::finalize(TransferState& transfer) {
+  count_end(transfer);
+  transfer.ending.range.end();
+  const auto kept = transfers_.extract(transfer.id);  // alive until the end of this function
+  transfer.streams.end();
+  if (!transfer.end.ok() && log_.enabled(base::Level::info))
     try_step([&] {
-      log_.write(base::Level::info, "transfer " + std::to_string(transfer->id) + " to peer " +
-                                        std::to_string(transfer->peer) + " by \"" +
-                                        std::string(transfer->batches.path_taken.path) +
-                                        "\" ended: " + transfer->end.to_string());
+      log_.write(base::Level::info, "transfer " + std::to_string(transfer.id) + " to peer " +
+                                        std::to_string(transfer.peer) + " by \"" +
+                                        std::string(transfer.batches.path_taken.path) +
+                                        "\" ended: " + transfer.end.to_string());
     });
-  transfer->quiet.store(true, std::memory_order_release);
-  if (transfer->completion.queue != nullptr) {
-    transfer->completion.queue->push(transfer->completion.cookie);
-    garbage_.push_back(std::exchange(transfer->completion.queue, nullptr));
+  transfer.quiet.store(true, std::memory_order_release);
+  if (transfer.completion.queue != nullptr) {
+    transfer.completion.queue->push(transfer.completion.cookie);
+    garbage_.push_back(std::exchange(transfer.completion.queue, nullptr));
   }
   ++ended_;
   events_.on_quiet();
@@ -162,32 +161,31 @@ std::size_t PeerScheduler::advance(base::Time now) {
                                   no_thread_safety_analysis) { return resume(transfer); });
     });
   endpoints_.progress(batches_);
-  batches_.handle([&](const PostedBatch& posted,
-                      transport::Completion& batch) LINKSPAN_TSA(no_thread_safety_analysis) {
-    TransferState& transfer = *posted.of;
-    --transfer.batches.in_flight;
-    if (!batch.unfinished.empty())
-      try_step([&]() LINKSPAN_REQUIRES(mutex_) { move_over(posted, batch); });
-    if (!batch.path.path.empty()) transfer.batches.path_taken = batch.path;
-    if (!batch.status.ok() && transfer.ending.first_error.ok()) {
-      transfer.ending.first_error = std::move(batch.status);
-      try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
-    }
-    if (const auto whole = transfers_.find(transfer.id); whole != transfers_.end())
-      end_if_quiet(std::shared_ptr(whole->second));
-  });
+  batches_.handle([&](const PostedBatch& posted, transport::Completion& batch)
+                      LINKSPAN_TSA(no_thread_safety_analysis) {
+                        TransferState& transfer = *posted.of;
+                        --transfer.batches.in_flight;
+                        if (!batch.unfinished.empty())
+                          try_step([&]() LINKSPAN_REQUIRES(mutex_) { move_over(posted, batch); });
+                        if (!batch.path.path.empty()) transfer.batches.path_taken = batch.path;
+                        if (!batch.status.ok() && transfer.ending.first_error.ok()) {
+                          transfer.ending.first_error = std::move(batch.status);
+                          try_step([&]() LINKSPAN_REQUIRES(mutex_) { stop_posting(transfer); });
+                        }
+                        end_if_quiet(transfer);
+                      });
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { pump(); });
   if (finishing_ != 0)
     try_step([&]() LINKSPAN_REQUIRES(mutex_) {
       std::vector<std::shared_ptr<TransferState>> finishing;
       for (auto& [id, transfer] : transfers_)
         if (transfer->ending.finishing) finishing.push_back(transfer);
-      for (const auto& transfer : finishing) end_if_quiet(transfer);
+      for (const auto& transfer : finishing) end_if_quiet(*transfer);
     });
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { finish_teardown(); });
   try_step([&]() LINKSPAN_REQUIRES(mutex_) { progress_messages(); });
   const std::size_t ended = std::exchange(ended_, 0);
-  if (ended != 0) quiet_.notify_all();
+  if (ended != 0 && sleepers_ != 0) quiet_.notify_all();
   return ended;
 }
 
@@ -253,8 +251,11 @@ void PeerScheduler::wait(const TransferState& transfer, base::Time begin, base::
     if (mutex_.try_lock()) {
       for (unsigned polls = 0; polls < kPollsPerClockRead && !is_quiet(); ++polls) advance(now);
       const Duration sleep = is_quiet() ? Duration::zero() : time_to_sleep(begin, now);
-      if (sleep > Duration::zero())
+      if (sleep > Duration::zero()) {
+        ++sleepers_;
         quiet_.wait(mutex_, base::Deadline::in(std::min<Duration>(sleep, limit - now)));
+        --sleepers_;
+      }
       mutex_.unlock();
     } else {
       std::this_thread::yield();

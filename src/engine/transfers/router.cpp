@@ -29,6 +29,10 @@ transport::BatchShape Plan::batch(std::size_t i, std::vector<Block>& scratch) co
     return std::span(blocks).subspan(begin, end - begin);
   }
   const std::uint64_t begin = first(i), count = std::min(pieces_per_batch, pieces - begin);
+  if (pieces == 1 && pages.local_index.empty()) {
+    scratch.assign(1, {strides.local_base, strides.remote_base, strides.bytes});
+    return scratch;
+  }
   if (pages.local_index.empty()) {
     transport::some_blocks(strides, begin, count, piece_bytes, scratch);
     return scratch;
@@ -116,6 +120,13 @@ Plan make_plan(const Strides& given, const transport::Capabilities& limits) {
   const Strides strides = transport::merged(given);
   const transport::BatchSummary shape = transport::summary_of(strides);
   if (shape.blocks == 0) return make_plan(std::vector<Block>(), limits);
+  if (shape.blocks == 1 && shape.bytes <= limits.max_batch_bytes) {  // without a division
+    Plan plan;
+    plan.strides = strides;
+    plan.pieces = plan.pieces_per_batch = 1;
+    plan.piece_bytes = shape.bytes;
+    return plan;
+  }
   const std::uint64_t most = std::min(strides.bytes, limits.max_batch_bytes);
   const std::uint64_t parts = strides.bytes / most + (strides.bytes % most != 0);
   Plan plan = in_batches(shape.blocks * parts, most, limits.max_batch_blocks, limits);

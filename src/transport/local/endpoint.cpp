@@ -77,7 +77,8 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   if (Status status = ready(); !status.ok()) return status;
   if (Status status = check(batch.op, {batch.local, batch.remote}); !status.ok()) return status;
   const auto& mapping = static_cast<const LocalMapping&>(*batch.remote);
-  const auto local = mapping.last_path().local.lock();
+  const LocalPath& path = mapping.last_path();
+  auto local = path.local.lock();
   if (local == nullptr) return not_registered();  // retracted meanwhile
   auto shape = batch.checked ? Result<CheckedShape>(already_checked(batch.shape))
                              : check_shape(batch.shape, batch.local->bytes(), batch.remote->bytes(),
@@ -88,6 +89,9 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
                   "what is copied inside a host has no checksum");
   shape->size.hints = batch.hints;
   shape->size.indices_gpu = batch.indices_gpu;
+  if (copy_at_once(batch, path, *shape))
+    return Posted{.path = {.path = path_here(path.kind.mapped, copy::Method::cpu_threads)},
+                  .ended = true};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
 
   LocalInflightBatch& inflight = inflight_.emplace_back();
@@ -95,23 +99,18 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   own.cookie = batch.cookie;
   inflight.op = batch.op;
   inflight.remote = mapping.memory();
-  inflight.target = local;
+  inflight.target = std::move(local);
   inflight.local_copy.ctas = batch.hints.ctas;
-  join(inflight, batch, mapping.last_path(), shape->size);
+  join(inflight, batch, path, shape->size);
   Posted posted;
   if (Status status =
-          begin(inflight, *local, mapping.last_path(), *std::move(shape), batch, &posted.event);
+          begin(inflight, *inflight.target, path, *std::move(shape), batch, &posted.event);
       !status.ok()) {
     inflight_.pop_back();
     return status;
   }
   posted.path = inflight.path;
   posted.joined = own.joined.size();
-  if (own.by_caller && copy_at_once(inflight)) {
-    inflight_.pop_back();
-    posted.ended = true;
-    return posted;
-  }
   if (own.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))
     posted.callers_copy = {.id = inflight.local_copy.ticket, .now = own.by_caller};
   else if (own.second != nullptr && inflight.remote->prompt())
@@ -229,14 +228,19 @@ bool LocalEndpoint::is_for_caller(const LocalInflightBatch& inflight) {
           (method == copy::Method::cross_process && inflight.remote->prompt()));
 }
 
-/// Copies sealed memory for the caller of post(), where the locks of a later end would take longer.
-/// Returns whether it did.
-bool LocalEndpoint::copy_at_once(LocalInflightBatch& inflight) {
-  std::uint64_t bytes = 0;
-  for (const copy::Piece& piece : inflight.local_copy.pieces) bytes += piece.bytes;
-  if (bytes > kAtOnceBytes || !is_sealed(inflight)) return false;
-  transport_.copiers.cpu->run(inflight.local_copy.ticket);
-  advance(inflight);
+/// Copies little between sealed memories of CPUs for the caller of post(), where the locks of a
+/// later end would take longer. Returns whether it did.
+bool LocalEndpoint::copy_at_once(const Batch& batch, const LocalPath& path, CheckedShape& shape) {
+  const bool sealed =
+      path.kind.local == MemoryKind::shared && path.kind.remote == MemoryKind::shared;
+  if (!batch.caller_copies || batch.streams.after != nullptr || !sealed ||
+      path.kind.mapped == Mapped::nothing || shape.size.gpu_indices || shape.size.blocks == 0 ||
+      shape.size.blocks > copy::CpuCopier::kInlinePieces || shape.size.bytes > kAtOnceBytes)
+    return false;
+  if (shape.pages != nullptr) shape.owned = blocks_of(*shape.pages);
+  for (const Block& block : shape.blocks())
+    copy::copy_here(piece_of(batch.op, path.local_address, path.remote_address, block));
+  transport_.copiers.count(copy::Method::cpu_threads, shape.size.blocks);
   return true;
 }
 

@@ -83,7 +83,8 @@ class LocalEndpoint final : public Endpoint {
                std::optional<cuda::PooledEvent>* event = nullptr);
   static bool is_for_caller(const LocalInflightBatch& inflight);
   static bool is_sealed(const LocalInflightBatch& inflight);
-  bool copy_at_once(LocalInflightBatch& inflight) LINKSPAN_REQUIRES(transport_.copiers.mutex);
+  bool copy_at_once(const Batch& batch, const LocalPath& path, CheckedShape& shape)
+      LINKSPAN_REQUIRES(transport_.copiers.mutex);
   Status request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
                       std::uint64_t remote_serial, std::span<const Block> blocks);
   Status share_completion_flags();

@@ -10,6 +10,13 @@ constexpr std::size_t kWaveCopies = 128, kWaveKernel = 8192;
 
 }  // namespace
 
+copy::Piece piece_of(Op op, std::uint64_t here, std::uint64_t there, const Block& block) noexcept {
+  copy::Piece piece{
+      .to = there + block.remote_offset, .from = here + block.local_offset, .bytes = block.bytes};
+  if (op == Op::read) std::swap(piece.to, piece.from);
+  return piece;
+}
+
 bool LocalCopy::by_gpu() const noexcept {
   return method == copy::Method::copy_engine || method == copy::Method::sm_kernel;
 }
@@ -47,12 +54,8 @@ void LocalCopy::keep_indices() {
 void LocalInflightBatch::place(std::uint64_t here, std::uint64_t there,
                                std::span<const Block> from_blocks) {
   local_copy.pieces.reserve(from_blocks.size());
-  for (const Block& b : from_blocks) {
-    copy::Piece piece{
-        .to = there + b.remote_offset, .from = here + b.local_offset, .bytes = b.bytes};
-    if (op == Op::read) std::swap(piece.to, piece.from);
-    local_copy.pieces.push_back(piece);
-  }
+  for (const Block& block : from_blocks)
+    local_copy.pieces.push_back(piece_of(op, here, there, block));
 }
 
 void LocalInflightBatch::place_blocks(std::uint64_t here, std::uint64_t there, const Pages& pages) {

@@ -57,6 +57,10 @@ struct BouncedBatch {
   bool restart = false;                  // to be routed again, from the first block
 };
 
+/// Turns offsets into the addresses that a copier gets. `here` and `there` are where the two
+/// regions begin.
+copy::Piece piece_of(Op op, std::uint64_t here, std::uint64_t there, const Block& block) noexcept;
+
 /// Lists the pieces or pages that a copier of this process copies, in one or more orders.
 struct LocalCopy {
   std::vector<copy::Piece, base::RecyclingAllocator<copy::Piece>> pieces;
@@ -159,8 +163,7 @@ struct LocalInflightBatch {
   bool waits_for_peer() const noexcept {
     return state == BatchState::requested && (!canceled || request.cancel_sent);
   }
-  /// Turns offsets into the addresses that a copier gets. `here` and `there` are where the two
-  /// regions begin.
+  /// Adds the pieces or the pages that a copier gets; `here` and `there` as for piece_of().
   void place(std::uint64_t here, std::uint64_t there, std::span<const Block> from_blocks);
   void place(std::uint64_t here, std::uint64_t there, const Pages& from_pages, const Batch& batch);
   /// Adds checked pages of a further pair: with the lists of the first pair, or as many of its own.
