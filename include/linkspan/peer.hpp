@@ -106,19 +106,23 @@ class LINKSPAN_API Peer {
                         const TransferOptions& options = {}) const;
 
   /// Starts or queues one transfer between several pairs of regions, of any kinds and over any
-  /// transports: one handle, deadline and cancel, and the notification follows all of it. The form
-  /// with a shape copies that shape between local[i] and remote[i] for each i, such as the same
-  /// pages of all layers. Errors as above, with the index of the pair; nothing was started then. A
-  /// pair after the first that has no path ends the transfer, also as `unreachable` with its index.
-  /// invalid_argument also: no pair, more than 65,536, or lists of different lengths.
+  /// transports: one handle, deadline and cancel, and the notification follows all of it. The forms
+  /// with two sets copy one shape, or shapes[i], between local[i] and remote[i] for each i, such as
+  /// the same pages of all layers. Errors as above, with the index of the pair; nothing was started
+  /// then. A pair after the first that has no path ends the transfer, also as `unreachable` with
+  /// its index. invalid_argument also: no pair, more than 65,536, or lists of different lengths.
   Result<Transfer> write(std::span<const TransferPart> parts,
                          const TransferOptions& options = {}) const;
   Result<Transfer> write(std::span<const Region> local, std::span<const RemoteRegion> remote,
                          const Shape& shape, const TransferOptions& options = {}) const;
+  Result<Transfer> write(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                         std::span<const Shape> shapes, const TransferOptions& options = {}) const;
   Result<Transfer> read(std::span<const TransferPart> parts,
                         const TransferOptions& options = {}) const;
   Result<Transfer> read(std::span<const Region> local, std::span<const RemoteRegion> remote,
                         const Shape& shape, const TransferOptions& options = {}) const;
+  Result<Transfer> read(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                        std::span<const Shape> shapes, const TransferOptions& options = {}) const;
 
   /// Checks and stores what write() or read() would take, so that it can be posted repeatedly. Not
   /// for the data path: for page lists that a kernel reads it allocates pinned memory, which may
@@ -132,6 +136,9 @@ class LINKSPAN_API Peer {
   Result<Prepared> prepare(Op op, std::span<const TransferPart> parts) const;
   Result<Prepared> prepare(Op op, std::span<const Region> local,
                            std::span<const RemoteRegion> remote, const Shape& shape) const;
+  Result<Prepared> prepare(Op op, std::span<const Region> local,
+                           std::span<const RemoteRegion> remote,
+                           std::span<const Shape> shapes) const;
 
   /// Sends `bytes` at `data` to the peer's recv() of the same tag. The oldest send matches the
   /// oldest receive; either may come first. ok: the bytes are in the receiver's memory.

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <variant>
@@ -64,12 +65,30 @@ struct PyCaptured {
   nb::object memory;
 };
 
+/// Leaves new elements without a value: they are written before they are read.
+template <class T>
+struct UninitializedAllocator : std::allocator<T> {
+  template <class U>
+  struct rebind {
+    using other = UninitializedAllocator<U>;
+  };
+  template <class U>
+  void construct(U* at) noexcept {
+    ::new (static_cast<void*>(at)) U;
+  }
+  template <class U, class Value>
+  void construct(U* at, Value value) noexcept {
+    ::new (static_cast<void*>(at)) U(value);
+  }
+};
+using IndexList = std::vector<std::uint32_t, UninitializedAllocator<std::uint32_t>>;
+
 /// Page indices in the library's format: copied, or in place on a GPU.
 struct PyPages {
   std::uint64_t page_bytes = 0, local_base = 0, remote_base = 0;
-  std::size_t rows = 0;              // equally long lists, one for each region; 0: one for all
-  std::vector<std::uint32_t> lists;  // the local indices, then the remote ones
-  nb::object on_gpu;                 // set instead: the owner of both arrays
+  std::size_t rows = 0;  // equally long lists, one for each region; 0: one for all
+  IndexList lists;       // the local indices, then the remote ones
+  nb::object on_gpu;     // set instead: the owner of both arrays
   std::span<const std::uint32_t> gpu_local, gpu_remote;
 
   Pages pages() const;
@@ -197,7 +216,7 @@ inline nb::object keepalive_of(const ParsedShape& shape) {
   return pages != nullptr ? (*pages)->on_gpu : nb::object();
 }
 /// Returns the indices of a list or of an integer array.
-std::vector<std::uint32_t> indices_of(nb::handle value, const char* what);
+IndexList indices_of(nb::handle value, const char* what);
 
 // transfers.cpp
 /// Returns the Python object of a transfer. Keeps `memory`, if any, alive until the transfer is

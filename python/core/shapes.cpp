@@ -67,7 +67,7 @@ std::size_t copy_indices(const NumberArray& array, std::uint32_t* to) {
 }
 
 template <class T>
-void append_rows(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
+void append_rows(const NumberArray& array, const char* what, IndexList& to) {
   const std::size_t begin = to.size(), all = std::max<std::size_t>(array.rows, 1) * array.size;
   if (begin == 0) to.reserve(2 * all);  // the other list is as long
   to.resize(begin + all);
@@ -87,7 +87,7 @@ void append_rows(const NumberArray& array, const char* what, std::vector<std::ui
   }
 }
 
-void append_array(const NumberArray& array, const char* what, std::vector<std::uint32_t>& to) {
+void append_array(const NumberArray& array, const char* what, IndexList& to) {
   if (array.type == nb::dtype<std::int32_t>())
     append_rows<std::int32_t>(array, what, to);
   else if (array.type == nb::dtype<std::uint32_t>())
@@ -117,8 +117,7 @@ nb::object without_torch(nb::handle value) {
 
 /// Appends an int32 or int64 array without steps, such as numpy's, through its buffer, which costs
 /// less than a DLPack capsule. Returns its rows, or nullopt for anything else.
-std::optional<std::size_t> append_buffer(nb::handle value, const char* what,
-                                         std::vector<std::uint32_t>& to) {
+std::optional<std::size_t> append_buffer(nb::handle value, const char* what, IndexList& to) {
   Py_buffer buffer{};
   if (PyObject_CheckBuffer(value.ptr()) == 0) return std::nullopt;
   if (PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_ND | PyBUF_FORMAT) != 0) {
@@ -143,7 +142,7 @@ std::optional<std::size_t> append_buffer(nb::handle value, const char* what,
 }
 
 /// Appends the indices, row by row. Returns how many rows there are: 0 of what has one dimension.
-std::size_t append_indices(nb::handle value, const char* what, std::vector<std::uint32_t>& to) {
+std::size_t append_indices(nb::handle value, const char* what, IndexList& to) {
   if (const auto rows = append_buffer(value, what, to)) return *rows;
   if (is_array(value)) {
     const auto array = nb::cast<Array>(value);
@@ -309,8 +308,8 @@ Pages PyPages::pages() const {
   return pages;
 }
 
-std::vector<std::uint32_t> indices_of(nb::handle value, const char* what) {
-  std::vector<std::uint32_t> indices;
+IndexList indices_of(nb::handle value, const char* what) {
+  IndexList indices;
   if (append_indices(without_torch(value), what, indices) != 0)
     refuse(std::string(what) + " has two dimensions; give one");
   return indices;

@@ -71,9 +71,6 @@ PyPrepared prepare(const Peer& peer, const std::string& op, const PyRegion& loca
   return with_one(Prepare{peer, op_of(op)}, local, remote, shape);
 }
 
-/// A local region, one of the peer's, and the shape that is copied between them, or None.
-using Part = std::tuple<PyRegion, RemoteRegion, nb::object>;
-
 /// Adds a region to those that `all` stands for: it is the first of them on a known GPU.
 void add_local(PyRegion& all, const PyRegion& next) {
   if (next.device == kNoDevice || next.device == all.device) return;
@@ -94,33 +91,72 @@ ParsedShape shape_of_pair(std::size_t index, nb::handle shape, std::uint64_t her
   }
 }
 
-template <class Act>
-auto with_parts(const Act& act, const std::vector<Part>& given) {
-  PyRegion all;
-  std::vector<ParsedShape> shapes;  // what `parts` refers to
-  std::vector<TransferPart> parts;
-  nb::list memory;
-  shapes.reserve(given.size());
-  parts.reserve(given.size());
-  for (const auto& [local, remote, shape] : given) {
-    add_local(all, local);
-    shapes.push_back(shape_of_pair(shapes.size(), shape, local.region.bytes(), remote.bytes()));
-    parts.push_back({local.region, remote, view_of(shapes.back())});
-    if (const nb::object kept = keepalive_of(shapes.back()); kept.is_valid()) memory.append(kept);
+/// The pairs of regions of a transfer, each with a shape of its own.
+class Parts {
+ public:
+  explicit Parts(std::size_t most) {
+    given_.reserve(most);
+    shapes_.reserve(most);
+    parts_.reserve(most);
   }
-  return act(all, memory.size() == 0 ? nb::object() : memory, std::span<const TransferPart>(parts));
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  ~Parts() = default;
+
+  void add(const PyRegion& local, const RemoteRegion& remote, nb::handle shape) {
+    add_local(all_, local);
+    given_.push_back(nb::borrow(shape));
+    shapes_.push_back(shape_of_pair(shapes_.size(), shape, local.region.bytes(), remote.bytes()));
+    parts_.push_back({local.region, remote, view_of(shapes_.back())});
+    if (const nb::object kept = keepalive_of(shapes_.back()); kept.is_valid()) memory_.append(kept);
+  }
+  template <class Act>
+  auto pass_to(const Act& act) const {
+    const nb::object memory = memory_.size() == 0 ? nb::object() : nb::object(memory_);
+    return act(all_, memory, std::span<const TransferPart>(parts_));
+  }
+
+ private:
+  PyRegion all_;
+  std::vector<nb::object> given_;    // what shapes_ refers to
+  std::vector<ParsedShape> shapes_;  // what parts_ refers to
+  std::vector<TransferPart> parts_;
+  nb::list memory_;
+};
+
+/// Calls act(local, remote, shape) with what each part has, in its place: nothing is copied.
+template <class Act>
+void for_each_part(const nb::sequence& parts, Act act) {
+  std::size_t index = 0;
+  for (const nb::handle each : parts) {
+    const bool three = nb::isinstance<nb::sequence>(each) && nb::len(each) == 3;
+    const nb::object local = three ? each[0] : nb::none(), remote = three ? each[1] : nb::none();
+    if (!nb::isinstance<PyRegion>(local) || !nb::isinstance<RemoteRegion>(remote))
+      throw nb::type_error(("pair " + std::to_string(index) +
+                            ": give a tuple of a Region, a RemoteRegion, and a Shape or None")
+                               .c_str());
+    ++index;
+    act(*nb::inst_ptr<PyRegion>(local), *nb::inst_ptr<RemoteRegion>(remote), each[2]);
+  }
+}
+
+template <class Act>
+auto with_parts(const Act& act, const nb::sequence& given) {
+  Parts parts(nb::len(given));
+  for_each_part(given, [&](const auto&... part) { parts.add(part...); });
+  return parts.pass_to(act);
 }
 
 template <Op kOp>
-nb::object submit_parts(const Peer& peer, const std::vector<Part>& given,
-                        const nb::kwargs& options) {
+nb::object submit_parts(const Peer& peer, const nb::sequence& given, const nb::kwargs& options) {
   return with_parts(Submit<kOp>{peer, options}, given);
 }
-PyPrepared prepare_parts(const Peer& peer, const std::string& op, const std::vector<Part>& given) {
+PyPrepared prepare_parts(const Peer& peer, const std::string& op, const nb::sequence& given) {
   PyPrepared prepared = with_parts(Prepare{peer, op_of(op)}, given);
   nb::list memory;
-  for (const auto& [local, remote, shape] : given)
+  for_each_part(given, [&](const PyRegion& local, const auto&...) {
     if (local.memory.is_valid()) memory.append(local.memory);
+  });
   prepared.local.memory = memory;
   return prepared;
 }
@@ -165,18 +201,17 @@ constexpr const char* kNoLocal = "local: give a Region, or a sequence of Regions
 
 /// Pages with a list for each pair of regions.
 template <class Act>
-auto with_rows(const Act& act, const PyRegion& all, std::vector<Region> here,
+auto with_rows(const Act& act, const PyRegion& all, std::span<const Region> here,
                std::span<const RemoteRegion> there, const PyPages& pages) {
   if (here.size() != pages.rows || there.size() != pages.rows)
     throw nb::value_error(("Pages has lists for " + std::to_string(pages.rows) +
                            " regions; there are " + std::to_string(here.size()) + " local and " +
                            std::to_string(there.size()) + " remote ones")
                               .c_str());
-  std::vector<TransferPart> parts;
-  parts.reserve(pages.rows);
-  for (std::size_t i = 0; i < pages.rows; ++i)
-    parts.push_back({std::move(here[i]), there[i], pages.row(i)});
-  return act(all, nb::object(), std::span<const TransferPart>(parts));
+  std::vector<Shape> shapes;
+  shapes.reserve(pages.rows);
+  for (std::size_t i = 0; i < pages.rows; ++i) shapes.emplace_back(pages.row(i));
+  return act(all, nb::object(), here, there, std::span<const Shape>(shapes));
 }
 
 template <class Act>
@@ -190,15 +225,15 @@ auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, 
     here.push_back(each.region);
   });
   if (shape.is_none() && here.size() == there.all().size()) {
-    std::vector<Part> parts;
-    parts.reserve(here.size());
+    Parts parts(here.size());
+    std::size_t i = 0;
     for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
-      parts.emplace_back(each, there.all()[parts.size()], nb::none());
+      parts.add(each, there.all()[i++], nb::none());
     });
-    return with_parts(act, parts);
+    return parts.pass_to(act);
   }
   if (nb::isinstance<PyPages>(shape) && nb::inst_ptr<PyPages>(shape)->rows != 0)
-    return with_rows(act, all, std::move(here), there.all(), *nb::inst_ptr<PyPages>(shape));
+    return with_rows(act, all, here, there.all(), *nb::inst_ptr<PyPages>(shape));
   const ParsedShape parsed = shape_of(shape, 0, 0);
   return act(all, keepalive_of(parsed), std::span<const Region>(here), there.all(),
              view_of(parsed));

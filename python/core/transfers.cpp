@@ -161,7 +161,7 @@ void bind_transfers(nb::module_& module) {
           "post",
           [](const PyPrepared& self, nb::handle positions, const nb::kwargs& options) {
             const TransferOptions hints = transfer_options(options, &self.local);
-            std::vector<std::uint32_t> some;
+            IndexList some;
             if (!positions.is_none()) some = indices_of(positions, "positions");
             auto transfer = submitting(hints, [&] {
               return positions.is_none() ? self.prepared.post(hints)
@@ -178,7 +178,7 @@ void bind_transfers(nb::module_& module) {
           "post_pairs",
           [](const PyPrepared& self, nb::handle indices, const nb::kwargs& options) {
             const TransferOptions hints = transfer_options(options, &self.local);
-            const std::vector<std::uint32_t> some = indices_of(indices, "indices");
+            const IndexList some = indices_of(indices, "indices");
             auto transfer =
                 submitting(hints, [&] { return self.prepared.post_pairs(some, hints); });
             return keep(take(std::move(transfer), self.peer), self.peer);

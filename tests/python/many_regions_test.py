@@ -246,7 +246,9 @@ def test_what_is_wrong_is_named(pair: Pair, sides: Sides) -> None:
         (([first, (local[1], remote[2], None)],), ValueError, "pair 1: the local region has 12288"),
         (([first, (local[1], remote[1], 5)],), TypeError, "pair 1: .*rows of"),
         (([first, (local[1], remote[1], [(12 * KIB, 0, 1)])],), invalid, "pair 1: .*12288"),
-        (([first[:2]],), TypeError, "incompatible"),
+        (([first, first[:2]],), TypeError, "pair 1: give a tuple of a Region, a RemoteRegion"),
+        (([first, (remote[0], local[0], None)],), TypeError, "pair 1: give a tuple"),
+        (([first, None],), TypeError, "pair 1: give a tuple"),
     ]:
         for submit in (pair.peer.write, pair.peer.read):
             with pytest.raises(error, match=said):

@@ -58,6 +58,27 @@ TEST_P(ManyPairs, HaveShapesOfTheirOwn) {
   expect(theirs_[1], 3, 2, blocks);
 }
 
+TEST_P(ManyPairs, OfTwoSetsHaveShapesOfTheirOwn) {
+  add(2);
+  const Block first[] = {{1, 2, 1001}}, second[] = {{0, 0, 7}, {9, 4000, 40000}};
+  const Shape shapes[] = {first, second};
+  must(take(to_far_.write(local_, remote_, shapes)).wait(10s));
+  const auto written = [&] {
+    expect(theirs_[0], 1, 0, first);
+    expect(theirs_[1], 3, 2, second);
+  };
+  written();
+  for (std::size_t i = 0; i < 2; ++i) fill(theirs_[i], 2 * i + 1);
+  must(take(take(to_far_.prepare(Op::write, local_, remote_, shapes)).post()).wait(10s));
+  written();
+  must(take(to_far_.read(local_, remote_, shapes)).wait(10s));  // what was written
+  for (std::size_t i = 0; i < 2; ++i) expect(local_[i], 2 * i, 0, {});
+  for (const std::size_t given : {1, 0})
+    EXPECT_TRUE(is(to_far_.write(local_, remote_, std::span(shapes).first(given)).status(),
+                   Code::invalid_argument,
+                   "2 local regions, 2 of the peer and " + std::to_string(given) + " shapes"));
+}
+
 TEST_P(ManyPairs, OfWhichOneIsWrongMoveNothing) {
   add(3);
   const Block all[] = {{0, 0, kBytes}}, beyond[] = {{1, 0, kBytes}};

@@ -34,6 +34,19 @@ Result<Pairs> pairs_of(std::span<const Region> local, std::span<const RemoteRegi
   return pairs;
 }
 
+Result<Pairs> pairs_of(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                       std::span<const Shape> shapes) {
+  if (local.size() != remote.size() || local.size() != shapes.size())
+    return Status(Code::invalid_argument, Scope::request,
+                  std::to_string(local.size()) + " local regions, " +
+                      std::to_string(remote.size()) + " of the peer and " +
+                      std::to_string(shapes.size()) + " shapes: give as many of each");
+  Pairs pairs;
+  pairs.reserve(local.size());
+  for (std::size_t i = 0; i < local.size(); ++i) pairs.push_back({local[i], remote[i], shapes[i]});
+  return pairs;
+}
+
 Result<Transfer> submit(const std::shared_ptr<engine::EngineImpl>& impl, std::uint64_t peer, Op op,
                         const Result<Pairs>& pairs, const TransferOptions& options) {
   if (!pairs.ok()) return pairs.status();
@@ -121,6 +134,10 @@ Result<Transfer> Peer::write(std::span<const Region> local, std::span<const Remo
                              const Shape& shape, const TransferOptions& options) const {
   return submit(impl_, id_, Op::write, pairs_of(local, remote, shape), options);
 }
+Result<Transfer> Peer::write(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                             std::span<const Shape> shapes, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::write, pairs_of(local, remote, shapes), options);
+}
 Result<Transfer> Peer::read(std::span<const TransferPart> parts,
                             const TransferOptions& options) const {
   return submit(impl_, id_, Op::read, pairs_of(parts), options);
@@ -128,6 +145,10 @@ Result<Transfer> Peer::read(std::span<const TransferPart> parts,
 Result<Transfer> Peer::read(std::span<const Region> local, std::span<const RemoteRegion> remote,
                             const Shape& shape, const TransferOptions& options) const {
   return submit(impl_, id_, Op::read, pairs_of(local, remote, shape), options);
+}
+Result<Transfer> Peer::read(std::span<const Region> local, std::span<const RemoteRegion> remote,
+                            std::span<const Shape> shapes, const TransferOptions& options) const {
+  return submit(impl_, id_, Op::read, pairs_of(local, remote, shapes), options);
 }
 Result<Prepared> Peer::prepare(Op op, const Region& local, const RemoteRegion& remote,
                                const Shape& shape) const {
@@ -140,6 +161,11 @@ Result<Prepared> Peer::prepare(Op op, std::span<const TransferPart> parts) const
 Result<Prepared> Peer::prepare(Op op, std::span<const Region> local,
                                std::span<const RemoteRegion> remote, const Shape& shape) const {
   return linkspan::prepare(impl_, id_, op, pairs_of(local, remote, shape));
+}
+Result<Prepared> Peer::prepare(Op op, std::span<const Region> local,
+                               std::span<const RemoteRegion> remote,
+                               std::span<const Shape> shapes) const {
+  return linkspan::prepare(impl_, id_, op, pairs_of(local, remote, shapes));
 }
 Result<Transfer> Peer::send(std::uint64_t tag, const void* data, std::uint64_t bytes,
                             const TransferOptions& options) const {
