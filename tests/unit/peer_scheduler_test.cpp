@@ -56,6 +56,30 @@ TEST_F(PeerSchedulerTest, PostsEachBatch_WhenThereIsRoom) {
   EXPECT_FALSE(transfer->quiet);
 }
 
+/// Copying lists of 800 KB took as long as half of the transfer.
+TEST_F(PeerSchedulerTest, CopiesTheUsersPageLists_OnlyWhereBatchesWait) {
+  const std::uint32_t index[] = {0, 1, 2};
+  const auto submitted = [&](std::size_t room) {
+    auto transfer = make_transfer(1);
+    Plan& plan = transfer->batches.own;
+    plan = make_plan(Pages{.page_bytes = 1, .local_index = index, .remote_index = index},
+                     {.max_batch_bytes = 3, .max_batch_blocks = 1, .max_batch_pages = 1});
+    transfer->batches.count_all(1);
+    endpoint().set_room(room);
+    must(submit(peer_, transfer));
+    return transfer;
+  };
+  const auto room_for_all = submitted(3);
+  EXPECT_EQ(endpoint().posted().size(), 3u);
+  EXPECT_TRUE(room_for_all->batches.own.kept.empty());
+  complete_all();
+  const auto room_for_two = submitted(2);
+  EXPECT_EQ(endpoint().posted().size(), 5u);
+  EXPECT_EQ(room_for_two->batches.own.kept, (std::vector<std::uint32_t>{0, 1, 2, 0, 1, 2}));
+  complete_all();
+  EXPECT_EQ(end_of(*room_for_two), "ok");
+}
+
 TEST_F(PeerSchedulerTest, MakesATransferQuietOnce_WhenEachBatchHasCompleted) {
   const auto transfer = started(2);
   endpoint().complete(endpoint().in_flight().back());

@@ -79,9 +79,9 @@ TEST(Router, ASubsetOfPagesIsAPlanThatKeepsItsLists) {
   ASSERT_EQ(plan->batches, 2u);
   const auto some = std::get<Pages>(plan->batch(0, scratch));
   EXPECT_EQ(std::vector(some.local_index.begin(), some.local_index.end()),
-            (std::vector<std::uint32_t>{5, 9, 9, 8}));
+            (std::vector<std::uint32_t>{5, 9, 9}));
   EXPECT_EQ(std::vector(some.remote_index.begin(), some.remote_index.end()),
-            (std::vector<std::uint32_t>{4, 0, 0, 1}));
+            (std::vector<std::uint32_t>{4, 0, 0}));
   EXPECT_EQ(some.local_base, 1u);
 
   const auto wrong = make_plan(whole, std::vector<std::uint32_t>{0, 5}, kSmall);
@@ -107,7 +107,7 @@ TEST(Router, PagesAreAtMostSoManyInABatch) {
   const Plan plan =
       make_plan(Pages{.page_bytes = 1, .local_index = index, .remote_index = index}, kSmall);
   EXPECT_EQ(plan.batches, 2u);
-  EXPECT_EQ(plan.first(1), 4u);
+  EXPECT_EQ(plan.first(1), 3u) << "four fit, and leave a batch of one";
 }
 
 TEST(Router, PagesThatAreLargerThanABatchAreCut) {

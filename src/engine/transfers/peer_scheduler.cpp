@@ -51,14 +51,15 @@ Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
   return {};
 }
 
-/// Posts what has room, if nothing is queued, and queues the rest. If the first batch is refused,
-/// the caller gets its error.
+/// Posts what has room, if nothing is queued, and queues the rest, of which the user's page lists
+/// are copied. If the first batch is refused, the caller gets its error.
 Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transfer) {
   bool waits_on_stream = false;
   if (queue_.empty()) {
     Status status = post_next(*transfer);
     waits_on_stream = must_wait_for_stream(status, *transfer);
     if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
+    while (status.ok() && !transfer->batches.all_posted()) status = post_next(*transfer);
   }
   transfer->by_user.allowed = false;  // another thread may post the rest
   if (waits_on_stream) {

@@ -9,14 +9,15 @@
 namespace linkspan::engine {
 namespace {
 
-/// Cuts `pieces` of one size into batches of at most `most`.
+/// Cuts `pieces` of one size into batches of at most `most`, which are equally large: the last one
+/// would else be a launch for little.
 Plan in_batches(std::uint64_t pieces, std::uint64_t piece_bytes, std::uint64_t most,
                 const transport::Capabilities& limits) {
   Plan plan;
   plan.pieces = pieces;
   plan.piece_bytes = piece_bytes;
-  plan.pieces_per_batch = std::min(most, limits.max_batch_bytes / piece_bytes);
-  plan.batches = (pieces - 1) / plan.pieces_per_batch + 1;
+  plan.batches = (pieces - 1) / std::min(most, limits.max_batch_bytes / piece_bytes) + 1;
+  plan.pieces_per_batch = (pieces - 1) / plan.batches + 1;
   return plan;
 }
 
