@@ -3,6 +3,7 @@
 // Threads: any thread.
 #pragma once
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -18,6 +19,9 @@ inline std::pair<base::Fd, base::Fd> tcp_pair() {
   auto one =
       take(net::connect_to(take(net::address_of(listening)),
                            base::Deadline::after(base::Clock::steady(), std::chrono::seconds(10))));
+  // The kernel may queue the connection a moment after connect() has returned.
+  pollfd queued{.fd = listening.get(), .events = POLLIN, .revents = 0};
+  (void)::poll(&queued, 1, 10'000);
   auto other = take(base::Fd::from(
       "accept", ::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
   net::prepare(one);
