@@ -20,11 +20,9 @@ std::string text(const Block& b) {
 constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
 
 /// Returns true if no index is above `last`, which is below 2^31. Otherwise bit 31 is set in the
-/// difference or in the index itself. Always inlined, so that it is compiled for its caller's
-/// target.
+/// difference or in the index itself.
 template <std::size_t kAtOnce>
-[[gnu::always_inline]] inline bool none_above(std::uint32_t last,
-                                              std::span<const std::uint32_t> index) noexcept {
+bool none_above(std::uint32_t last, std::span<const std::uint32_t> index) noexcept {
   std::array<std::uint32_t, kAtOnce> wrong{};
   std::size_t i = 0;
   for (; i + kAtOnce <= index.size(); i += kAtOnce)
@@ -34,23 +32,30 @@ template <std::size_t kAtOnce>
 }
 
 #if defined(__x86_64__)
-[[gnu::target("avx2")]] bool none_above_avx2(std::uint32_t last,
-                                             std::span<const std::uint32_t> index) noexcept {
-  return none_above<16>(last, index);
+/// Returns the highest index, 0 of none. SSE2 has no such instruction, so it takes none_above().
+[[gnu::target("avx2")]] std::uint32_t highest_avx2(std::span<const std::uint32_t> index) noexcept {
+  constexpr std::size_t kAtOnce = 16;
+  std::array<std::uint32_t, kAtOnce> most{};
+  std::size_t i = 0;
+  for (; i + kAtOnce <= index.size(); i += kAtOnce)
+    for (std::size_t k = 0; k < kAtOnce; ++k)
+      most[k] = most[k] < index[i + k] ? index[i + k] : most[k];
+  for (; i < index.size(); ++i) most[0] = std::max(most[0], index[i]);
+  return *std::ranges::max_element(most);
 }
 const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 #else
-constexpr auto none_above_avx2 = none_above<8>;
+constexpr std::uint32_t highest_avx2(std::span<const std::uint32_t>) { return 0; }
 constexpr bool has_avx2 = false;
 #endif
 
 /// Returns true if every index is below `end`.
 bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept {
+  if (index.empty()) return true;
+  if (has_avx2) return highest_avx2(index) < end;
   if (end > kSign)
     return std::ranges::all_of(index, [end](std::uint32_t each) { return each < end; });
-  if (end == 0) return index.empty();
-  const auto last = static_cast<std::uint32_t>(end - 1);
-  return has_avx2 ? none_above_avx2(last, index) : none_above<8>(last, index);
+  return end != 0 && none_above<8>(static_cast<std::uint32_t>(end - 1), index);
 }
 
 /// Returns true if `next` follows `last` directly on both sides.
