@@ -73,7 +73,7 @@ TEST_P(ManyPairs, OfTwoSetsHaveShapesOfTheirOwn) {
   written();
   must(take(to_far_.read(local_, remote_, shapes)).wait(10s));  // what was written
   for (std::size_t i = 0; i < 2; ++i) expect(local_[i], 2 * i, 0, {});
-  for (const std::size_t given : {1, 0})
+  for (const std::size_t given : {std::size_t{1}, std::size_t{0}})
     EXPECT_TRUE(is(to_far_.write(local_, remote_, std::span(shapes).first(given)).status(),
                    Code::invalid_argument,
                    "2 local regions, 2 of the peer and " + std::to_string(given) + " shapes"));
