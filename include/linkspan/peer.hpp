@@ -131,7 +131,7 @@ class LINKSPAN_API Peer {
   Result<Prepared> prepare(Op op, const Region& local, const RemoteRegion& remote,
                            const Shape& shape) const;
   /// Does so for several pairs of regions, which each post() copies as one transfer. A page list
-  /// is stored once for all pairs of the form with a shape. Errors name the pair by its index, as
+  /// is stored once for all pairs of the form with one shape. Errors name the pair by its index, as
   /// those of write(); permission_denied as well.
   Result<Prepared> prepare(Op op, std::span<const TransferPart> parts) const;
   Result<Prepared> prepare(Op op, std::span<const Region> local,

@@ -124,19 +124,27 @@ class Parts {
   nb::list memory_;
 };
 
+/// Returns the T that the object is, or null.
+template <class T>
+const T* instance_of(nb::handle object) {
+  return nb::isinstance<T>(object) && nb::inst_ready(object) ? nb::inst_ptr<T>(object) : nullptr;
+}
+
 /// Calls act(local, remote, shape) with what each part has, in its place: nothing is copied.
 template <class Act>
 void for_each_part(const nb::sequence& parts, Act act) {
   std::size_t index = 0;
   for (const nb::handle each : parts) {
     const bool three = nb::isinstance<nb::sequence>(each) && nb::len(each) == 3;
-    const nb::object local = three ? each[0] : nb::none(), remote = three ? each[1] : nb::none();
-    if (!nb::isinstance<PyRegion>(local) || !nb::isinstance<RemoteRegion>(remote))
+    const nb::object here = three ? each[0] : nb::none(), there = three ? each[1] : nb::none();
+    const auto* const local = instance_of<PyRegion>(here);
+    const auto* const remote = instance_of<RemoteRegion>(there);
+    if (local == nullptr || remote == nullptr)
       throw nb::type_error(("pair " + std::to_string(index) +
                             ": give a tuple of a Region, a RemoteRegion, and a Shape or None")
                                .c_str());
     ++index;
-    act(*nb::inst_ptr<PyRegion>(local), *nb::inst_ptr<RemoteRegion>(remote), each[2]);
+    act(*local, *remote, each[2]);
   }
 }
 
@@ -152,11 +160,11 @@ nb::object submit_parts(const Peer& peer, const nb::sequence& given, const nb::k
   return with_parts(Submit<kOp>{peer, options}, given);
 }
 PyPrepared prepare_parts(const Peer& peer, const std::string& op, const nb::sequence& given) {
-  PyPrepared prepared = with_parts(Prepare{peer, op_of(op)}, given);
-  nb::list memory;
+  nb::list memory;  // before another thread may change `given`
   for_each_part(given, [&](const PyRegion& local, const auto&...) {
     if (local.memory.is_valid()) memory.append(local.memory);
   });
+  PyPrepared prepared = with_parts(Prepare{peer, op_of(op)}, given);
   prepared.local.memory = memory;
   return prepared;
 }
@@ -166,8 +174,9 @@ PyPrepared prepare_parts(const Peer& peer, const std::string& op, const nb::sequ
 template <class T, class Act>
 void for_each(nb::handle sequence, const char* no_such, Act act) {
   for (const nb::handle each : nb::borrow<nb::sequence>(sequence)) {
-    if (!nb::isinstance<T>(each)) throw nb::type_error(no_such);
-    act(*nb::inst_ptr<T>(each));
+    const T* const instance = instance_of<T>(each);
+    if (instance == nullptr) throw nb::type_error(no_such);
+    act(*instance);
   }
 }
 
@@ -175,8 +184,8 @@ void for_each(nb::handle sequence, const char* no_such, Act act) {
 class RemoteRegions {
  public:
   explicit RemoteRegions(nb::handle given) {
-    if (nb::isinstance<RegionSet>(given)) {
-      all_ = nb::inst_ptr<RegionSet>(given)->regions;
+    if (const auto* const set = instance_of<RegionSet>(given)) {
+      all_ = set->regions;
       return;
     }
     constexpr const char* kNoRegions =
@@ -228,12 +237,13 @@ auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, 
     Parts parts(here.size());
     std::size_t i = 0;
     for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
+      if (i == there.all().size()) throw nb::type_error(kNoLocal);  // it has become longer
       parts.add(each, there.all()[i++], nb::none());
     });
     return parts.pass_to(act);
   }
-  if (nb::isinstance<PyPages>(shape) && nb::inst_ptr<PyPages>(shape)->rows != 0)
-    return with_rows(act, all, here, there.all(), *nb::inst_ptr<PyPages>(shape));
+  if (const auto* const pages = instance_of<PyPages>(shape); pages != nullptr && pages->rows != 0)
+    return with_rows(act, all, here, there.all(), *pages);
   const ParsedShape parsed = shape_of(shape, 0, 0);
   return act(all, keepalive_of(parsed), std::span<const Region>(here), there.all(),
              view_of(parsed));
@@ -246,11 +256,11 @@ nb::object submit_regions(const Peer& peer, const nb::sequence& local, nb::handl
 }
 PyPrepared prepare_regions(const Peer& peer, const std::string& op, const nb::sequence& local,
                            nb::handle remote, nb::handle shape) {
-  PyPrepared prepared = with_regions(Prepare{peer, op_of(op)}, local, remote, shape);
-  nb::list memory;
+  nb::list memory;  // before another thread may change `local`
   for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
     if (each.memory.is_valid()) memory.append(each.memory);
   });
+  PyPrepared prepared = with_regions(Prepare{peer, op_of(op)}, local, remote, shape);
   prepared.local.memory = memory;
   return prepared;
 }

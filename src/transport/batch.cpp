@@ -32,7 +32,7 @@ bool none_above(std::uint32_t last, std::span<const std::uint32_t> index) noexce
 }
 
 #if defined(__x86_64__)
-/// Returns the highest index, 0 of none. SSE2 has no such instruction, so it takes none_above().
+/// Returns the highest index. SSE2 has no maximum of such numbers, so it takes none_above().
 [[gnu::target("avx2")]] std::uint32_t highest_avx2(std::span<const std::uint32_t> index) noexcept {
   constexpr std::size_t kAtOnce = 16;
   std::array<std::uint32_t, kAtOnce> most{};

@@ -146,7 +146,8 @@ def fetch(processor: Processor):
             get({kernel[1], *WANTED}, folder / "root/guest", processor.modules, of_guest)
             (folder / "root").rename(packages)
     except (OSError, subprocess.SubprocessError) as error:
-        why = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        said = getattr(error, "stderr", None) or str(error)
+        why = (said if isinstance(said, str) else said.decode()).strip().splitlines()
         raise Skip("the packages cannot be had: " + why[-1]) from error
 
 
@@ -179,7 +180,9 @@ def libraries(processor: Processor, files: list[pathlib.Path]) -> list[pathlib.P
         unread = []
         for name in names - set(found):
             places = [pathlib.Path(folder, name) for folder in [*own, *processor.libraries]]
-            found[name] = next(each for each in places if each.is_file())
+            found[name] = next((each for each in places if each.is_file()), pathlib.Path())
+            if not found[name].is_file():
+                raise SystemExit(f"{name} is none of {', '.join(map(str, places))}")
             unread.append(found[name])
     return list(found.values())
 

@@ -59,7 +59,9 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
     Status status = post_next(*transfer);
     waits_on_stream = must_wait_for_stream(status, *transfer);
     if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
-    while (status.ok() && !transfer->batches.all_posted()) status = post_next(*transfer);
+    while (status.ok() && !transfer->batches.all_posted())
+      status = base::or_no_memory(
+          [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return post_next(*transfer); });
   }
   transfer->by_user.allowed = false;  // another thread may post the rest
   if (waits_on_stream) {

@@ -89,9 +89,8 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
                   "what is copied inside a host has no checksum");
   shape->size.hints = batch.hints;
   shape->size.indices_gpu = batch.indices_gpu;
-  if (copy_at_once(batch, path, *shape))
-    return Posted{.path = {.path = path_here(path.kind.mapped, copy::Method::cpu_threads)},
-                  .ended = true};
+  if (const auto taken = copy_at_once(batch, path, *shape))
+    return Posted{.path = *taken, .ended = true};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
 
   LocalInflightBatch& inflight = inflight_.emplace_back();
@@ -229,19 +228,21 @@ bool LocalEndpoint::is_for_caller(const LocalInflightBatch& inflight) {
 }
 
 /// Copies little between sealed memories of CPUs for the caller of post(), where the locks of a
-/// later end would take longer. Returns whether it did.
-bool LocalEndpoint::copy_at_once(const Batch& batch, const LocalPath& path, CheckedShape& shape) {
+/// later end would take longer. Returns the path if it did. All that needs memory comes first.
+std::optional<PathTaken> LocalEndpoint::copy_at_once(const Batch& batch, const LocalPath& path,
+                                                     CheckedShape& shape) {
   const bool sealed =
       path.kind.local == MemoryKind::shared && path.kind.remote == MemoryKind::shared;
   if (!batch.caller_copies || batch.streams.after != nullptr || !sealed ||
       path.kind.mapped == Mapped::nothing || shape.size.gpu_indices || shape.size.blocks == 0 ||
       shape.size.blocks > copy::CpuCopier::kInlinePieces || shape.size.bytes > kAtOnceBytes)
-    return false;
+    return std::nullopt;
+  const PathTaken taken{.path = path_here(path.kind.mapped, copy::Method::cpu_threads)};
   if (shape.pages != nullptr) shape.owned = blocks_of(*shape.pages);
   for (const Block& block : shape.blocks())
     copy::copy_here(piece_of(batch.op, path.local_address, path.remote_address, block));
   transport_.copiers.count(copy::Method::cpu_threads, shape.size.blocks);
-  return true;
+  return taken;
 }
 
 /// Returns whether no access to its memory can fail.

@@ -19,6 +19,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -83,7 +84,8 @@ class LocalEndpoint final : public Endpoint {
                std::optional<cuda::PooledEvent>* event = nullptr);
   static bool is_for_caller(const LocalInflightBatch& inflight);
   static bool is_sealed(const LocalInflightBatch& inflight);
-  bool copy_at_once(const Batch& batch, const LocalPath& path, CheckedShape& shape)
+  std::optional<PathTaken> copy_at_once(const Batch& batch, const LocalPath& path,
+                                        CheckedShape& shape)
       LINKSPAN_REQUIRES(transport_.copiers.mutex);
   Status request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
                       std::uint64_t remote_serial, std::span<const Block> blocks);
