@@ -396,7 +396,8 @@ class Ps(unittest.TestCase):
     """Beside a bench that would run for long: an Engine that connects, its child one that listens."""
 
     def setUp(self):
-        what = ["--kinds", "host", "--sizes", "16MiB", "--runs", "1000000", "--limit", "60"]
+        sizes = ",".join(f"{each}MiB" for each in range(16, 31))  # of each it measures for 4 s
+        what = ["--kinds", "host", "--sizes", sizes, "--runs", "1000000", "--limit", "60"]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.bench = subprocess.Popen([TOOL, "bench", *what], **pipes)
         limit = time.monotonic() + 20

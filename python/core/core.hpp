@@ -69,16 +69,8 @@ struct PyCaptured {
 template <class T>
 struct UninitializedAllocator : std::allocator<T> {
   template <class U>
-  struct rebind {
-    using other = UninitializedAllocator<U>;
-  };
-  template <class U>
   void construct(U* at) noexcept {
     ::new (static_cast<void*>(at)) U;
-  }
-  template <class U, class Value>
-  void construct(U* at, Value value) noexcept {
-    ::new (static_cast<void*>(at)) U(value);
   }
 };
 using IndexList = std::vector<std::uint32_t, UninitializedAllocator<std::uint32_t>>;

@@ -17,23 +17,8 @@ std::string text(const Block& b) {
          std::to_string(b.remote_offset) + ", bytes " + std::to_string(b.bytes) + "}";
 }
 
-constexpr std::uint32_t kSign = std::uint32_t{1} << 31;
-
-/// Returns true if no index is above `last`, which is below 2^31. Otherwise bit 31 is set in the
-/// difference or in the index itself.
-template <std::size_t kAtOnce>
-bool none_above(std::uint32_t last, std::span<const std::uint32_t> index) noexcept {
-  std::array<std::uint32_t, kAtOnce> wrong{};
-  std::size_t i = 0;
-  for (; i + kAtOnce <= index.size(); i += kAtOnce)
-    for (std::size_t k = 0; k < kAtOnce; ++k) wrong[k] |= (last - index[i + k]) | index[i + k];
-  for (; i < index.size(); ++i) wrong[0] |= (last - index[i]) | index[i];
-  return std::ranges::all_of(wrong, [](std::uint32_t bits) { return (bits & kSign) == 0; });
-}
-
-#if defined(__x86_64__)
-/// Returns the highest index. SSE2 has no maximum of such numbers, so it takes none_above().
-[[gnu::target("avx2")]] std::uint32_t highest_avx2(std::span<const std::uint32_t> index) noexcept {
+/// Returns the highest index. Always inlined, so that it is compiled for its caller's target.
+[[gnu::always_inline]] inline std::uint32_t highest(std::span<const std::uint32_t> index) noexcept {
   constexpr std::size_t kAtOnce = 16;
   std::array<std::uint32_t, kAtOnce> most{};
   std::size_t i = 0;
@@ -43,19 +28,20 @@ bool none_above(std::uint32_t last, std::span<const std::uint32_t> index) noexce
   for (; i < index.size(); ++i) most[0] = std::max(most[0], index[i]);
   return *std::ranges::max_element(most);
 }
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] std::uint32_t highest_avx2(std::span<const std::uint32_t> index) noexcept {
+  return highest(index);
+}
 const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 #else
-constexpr std::uint32_t highest_avx2(std::span<const std::uint32_t>) { return 0; }
+constexpr auto highest_avx2 = highest;
 constexpr bool has_avx2 = false;
 #endif
 
 /// Returns true if every index is below `end`.
 bool all_below(std::span<const std::uint32_t> index, std::uint64_t end) noexcept {
-  if (index.empty()) return true;
-  if (has_avx2) return highest_avx2(index) < end;
-  if (end > kSign)
-    return std::ranges::all_of(index, [end](std::uint32_t each) { return each < end; });
-  return end != 0 && none_above<8>(static_cast<std::uint32_t>(end - 1), index);
+  return index.empty() || (has_avx2 ? highest_avx2(index) : highest(index)) < end;
 }
 
 /// Returns true if `next` follows `last` directly on both sides.

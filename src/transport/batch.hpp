@@ -24,7 +24,7 @@ Result<std::vector<Block>> checked_blocks(std::span<const Block> list, std::uint
                                           std::uint64_t there, const Capabilities& limits);
 
 /// Checks pages likewise; index lists of different lengths are wrong too. Costs a nanosecond for
-/// eight pages with AVX2, else for four. Does not read lists on a GPU: their reader checks each
+/// eight pages with AVX2. Does not read lists on a GPU: their reader checks each
 /// index against last_page().
 Status check_pages(const Pages& pages, std::uint64_t here, std::uint64_t there,
                    const Capabilities& limits);

@@ -47,7 +47,7 @@ MODULES = ["virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "fail
            "net_failover", "virtio_net", "crc32_generic", "udp_tunnel", "ip6_udp_tunnel",
            "ib_core", "ib_uverbs", "rdma_rxe", "dummy",
            "macvlan"]  # fmt: skip
-# What a machine has of the build: programs, and modules that tests load by name.
+# Lists what a machine gets of the build: programs, and modules that tests load by name.
 FILES = ["linkspan", "linkspan_conformance", "linkspan_faults", "libfake_verbs.so"]
 KERNEL = "quiet panic=-1 mitigations=off nowatchdog"
 

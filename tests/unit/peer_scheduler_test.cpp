@@ -202,25 +202,6 @@ TEST_F(PeerSchedulerTest, StartsNothing_WhenMemoryEndsInASubmission) {
   }
 }
 
-TEST_F(PeerSchedulerTest, PostsTheRestLater_WhenMemoryEndsBehindTheFirstBatch) {
-  Transfer transfer = make_transfer(5);
-  Status status;
-  std::size_t accepted = 0;
-  test::fail_each_allocation([&] { status = scheduler().submit(transfer); },
-                             [&](bool threw) {
-                               if (threw || !status.ok()) {
-                                 transfer->local->release();
-                               } else {
-                                 progress();
-                                 complete_all();
-                                 EXPECT_EQ(end_of(*transfer), "ok");
-                                 ++accepted;
-                               }
-                               transfer = make_transfer(5);
-                             });
-  EXPECT_GT(accepted, 1u) << "no allocation behind the first batch has failed";
-}
-
 TEST_F(PeerSchedulerTest, EndsAsCanceledOnlyAfterTheCompletion_WhenItIsCanceled) {
   const auto transfer = started(1);
   scheduler().cancel(*transfer);

@@ -59,21 +59,18 @@ Status PeerScheduler::post_or_queue(const std::shared_ptr<TransferState>& transf
     Status status = post_next(*transfer);
     waits_on_stream = must_wait_for_stream(status, *transfer);
     if (!status.ok() && status.code() != Code::no_resource && !waits_on_stream) return status;
-    while (status.ok() && !transfer->batches.all_posted())
-      status = base::or_no_memory(
-          [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return post_next(*transfer); });
   }
   transfer->by_user.allowed = false;  // another thread may post the rest
   if (waits_on_stream) {
     transfer->batches.keep();
     stream_waits_.add(transfer, base::Clock::steady().now());
   } else if (!transfer->batches.all_posted()) {
-    transfer->batches.keep();
     queue_.push_back(transfer);
     (void)base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
       pump();
       return Status();
     });
+    if (!transfer->batches.all_posted()) transfer->batches.keep();
   } else {
     end_if_quiet(*transfer);
   }

@@ -1,7 +1,6 @@
 // engine/transfers/peer_scheduler.hpp - the bookkeeping of one peer: its transfers and messages.
 //
-// On the path of a byte: submit() posts batches to an Endpoint and queues those without room, which
-// pump() posts; progress() collects
+// On the path of a byte: submit() queues, pump() posts batches to an Endpoint, progress() collects
 // completions and ends transfers. The thread that has the lock does the work: a user's thread that
 // submits or waits, else the ProgressThread.
 // Threads: any thread. Nothing blocks under the mutex except wait(), which releases it. Objects

@@ -231,10 +231,8 @@ bool LocalEndpoint::is_for_caller(const LocalInflightBatch& inflight) {
 /// later end would take longer. Returns the path if it did. All that needs memory comes first.
 std::optional<PathTaken> LocalEndpoint::copy_at_once(const Batch& batch, const LocalPath& path,
                                                      CheckedShape& shape) {
-  const bool sealed =
-      path.kind.local == MemoryKind::shared && path.kind.remote == MemoryKind::shared;
-  if (!batch.caller_copies || batch.streams.after != nullptr || !sealed ||
-      path.kind.mapped == Mapped::nothing || shape.size.gpu_indices || shape.size.blocks == 0 ||
+  if (!batch.caller_copies || batch.streams.after != nullptr || !path.kind.sealed() ||
+      shape.size.gpu_indices || shape.size.blocks == 0 ||
       shape.size.blocks > copy::CpuCopier::kInlinePieces || shape.size.bytes > kAtOnceBytes)
     return std::nullopt;
   const PathTaken taken{.path = path_here(path.kind.mapped, copy::Method::cpu_threads)};

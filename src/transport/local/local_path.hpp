@@ -29,6 +29,10 @@ struct PathKind {
   /// The GPU that copies. Null: neither memory is a GPU's, or no GPU here reaches it.
   const cuda::Device* device = nullptr;
 
+  /// Returns whether both memories are a CPU's, mapped here, and no access to them can fail.
+  bool sealed() const noexcept {
+    return local == MemoryKind::shared && remote == MemoryKind::shared && mapped != Mapped::nothing;
+  }
   friend bool operator==(const PathKind&, const PathKind&) = default;
 };
 
