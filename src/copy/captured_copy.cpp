@@ -20,7 +20,8 @@ constexpr std::size_t kListAt = 128;  // after the gate, in a cache line of its 
 /// Is what the kernel has as LinkspanCapturedGate.
 struct CapturedGate {
   std::uint32_t closed, entered;
-  std::uint64_t skipped, left;
+  std::uint64_t left;  // and kRefused
+  static constexpr std::uint64_t kRefused = std::uint64_t{1} << 63;
 };
 static_assert(sizeof(CapturedGate) <= kListAt);
 
@@ -164,7 +165,7 @@ Status CapturedCopy::ask() {
 bool CapturedCopy::is_quiet() {
   if (quiet_) return true;
   if (last_ask_.ok() && read(host().answered) == asked_) {
-    const std::uint64_t left = host().left;
+    const std::uint64_t left = host().left & ~CapturedGate::kRefused;
     const auto entered = static_cast<std::uint32_t>(host().closed_and_entered >> 32);
     quiet_ =
         static_cast<std::uint32_t>(left) == entered && left == (completed() + refused()) * ctas_;

@@ -14,8 +14,8 @@
 //              the gate writes the 4 bytes of `closed`, which the GPU's L2 cache orders among those
 //              operations, then reads `left` and after it `entered`. If they are equal, no CTA that
 //              found the gate open still runs, and none will find it open. `closed` is never reset.
-//   Refusal    a CTA that leaves a piece out sets `skipped`, and so does each that finds the gate
-//              closed. The last CTA of a launch counts it as completed or as refused.
+//   Refusal    a CTA that leaves a piece out sets kRefused in `left`, and so does each that finds
+//              the gate closed. The last CTA of a launch counts it as completed or as refused.
 //   Overlap    launches of one graph executable never overlap. If those of two do, a count may run
 //              ahead of the data until both have ended; the gate is right in any case.
 //   Payload    as copy_blocks.cu.
@@ -25,8 +25,7 @@
 /// Matches the host's CapturedGate, in the GPU's memory.
 struct LinkspanCapturedGate {
   unsigned long long closed_and_entered;  // `closed` in the low half, `entered` in the high one
-  unsigned skipped, unused;
-  unsigned long long left;
+  unsigned long long left;                // and kRefused
 };
 
 /// Matches the host's CapturedCounts, in mapped host memory. Only this GPU adds to it, so that no
@@ -60,8 +59,10 @@ __device__ void count_one(unsigned long long* count) {
   asm volatile("red.relaxed.sys.global.add.u64 [%0], 1;" ::"l"(count) : "memory");
 }
 
-__device__ void set(unsigned* flag) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+constexpr unsigned long long kRefused = 1ull << 63;  // some CTA has left out pieces
+
+__device__ void refuse(unsigned long long* left) {
+  asm volatile("red.relaxed.sys.global.or.b64 [%0], %1;" ::"l"(left), "l"(kRefused) : "memory");
 }
 
 }  // namespace
@@ -71,13 +72,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   const auto* const closed = reinterpret_cast<const unsigned*>(&p.gate->closed_and_entered);
   if (threadIdx.x == 0)
     if (static_cast<unsigned>(add(&p.gate->closed_and_entered, 1ull << 32)) != 0)
-      set(&p.gate->skipped);
+      refuse(&p.gate->left);
   __syncthreads();  // no warp reads the gate before
-  if (copy_list(p.list, p.count, closed) && threadIdx.x % kWarp == 0) set(&p.gate->skipped);
+  if (copy_list(p.list, p.count, closed) && threadIdx.x % kWarp == 0) refuse(&p.gate->left);
   __syncthreads();
   if (threadIdx.x != 0) return;
   fence();
-  if ((add(&p.gate->left, 1) + 1) % p.ctas != 0) return;
-  fence();  // the other CTAs' pieces, and `skipped`, are visible from here on
-  count_one(load_flag(&p.gate->skipped) != 0 ? &p.counts->refused : &p.counts->completed);
+  const unsigned long long before = add(&p.gate->left, 1);
+  if (((before & ~kRefused) + 1) % p.ctas != 0) return;
+  fence();  // the other CTAs' pieces are visible from here on
+  count_one((before & kRefused) != 0 ? &p.counts->refused : &p.counts->completed);
 }

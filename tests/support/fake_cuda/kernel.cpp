@@ -35,17 +35,17 @@ auto access(const Device& device, std::uint64_t address, std::uint64_t bytes) {
   return kernel_range(device, address, bytes);
 }
 
-/// Copies the pieces one after the other, each whole. The real kernels do not order them.
-template <class PieceOf>
+/// Copies the pieces one after the other, each whole; calls stopped() if it leaves out some because
+/// of the abort word. The real kernels do not order them.
+template <class PieceOf, class Stopped>
 CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, std::uint64_t abort,
-                  std::uint64_t aborted) {
+                  const Stopped& stopped) {
   const auto abort_word = access(device, abort, sizeof(unsigned));
-  const auto aborted_word = access(device, aborted, sizeof(unsigned));
-  if (!abort_word || !aborted_word) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (!abort_word) return CUDA_ERROR_ILLEGAL_ADDRESS;
   const std::atomic_ref stop(*reinterpret_cast<unsigned*>(abort_word->view));
   for (std::uint64_t i = 0; i < count && !world().ended; ++i) {
     if (stop.load(std::memory_order_acquire) != 0) {
-      std::atomic_ref(*reinterpret_cast<unsigned*>(aborted_word->view)).store(1);
+      stopped();
       break;
     }
     const Piece piece = piece_of(i);
@@ -57,6 +57,16 @@ CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, s
     if (!live(*to) || !live(*from)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   return CUDA_SUCCESS;
+}
+
+/// Does the same, and stores 1 to the word at `aborted` in the place of a call.
+template <class PieceOf>
+CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, std::uint64_t abort,
+                  std::uint64_t aborted) {
+  const auto word = access(device, aborted, sizeof(unsigned));
+  if (!word) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  return copy_all(device, count, piece_of, abort,
+                  [&word] { std::atomic_ref(*reinterpret_cast<unsigned*>(word->view)).store(1); });
 }
 
 CUresult copy_blocks(const Device& device, const Parameters& parameters) {
@@ -134,10 +144,9 @@ CUresult copy_pages_of_pairs(const Device& device, const Parameters& parameters)
 /// Simulates kernels/copy_captured.cu, all CTAs as one.
 CUresult copy_captured(const Device& device, const Parameters& parameters) {
   struct Gate {
-    std::uint64_t closed_and_entered;
-    std::uint32_t skipped, unused;
-    std::uint64_t left;
+    std::uint64_t closed_and_entered, left;
   };
+  constexpr std::uint64_t kRefused = std::uint64_t{1} << 63;
   struct Counts {
     std::uint64_t completed, refused;
   };
@@ -152,19 +161,20 @@ CUresult copy_captured(const Device& device, const Parameters& parameters) {
   if (!gate_memory || !counts_memory || !list) return CUDA_ERROR_ILLEGAL_ADDRESS;
   Gate& gate = *reinterpret_cast<Gate*>(gate_memory->view);
   Counts& counts = *reinterpret_cast<Counts*>(counts_memory->view);
-  const std::atomic_ref skipped(gate.skipped);
+  const std::atomic_ref left(gate.left);
+  const auto refuse = [&left] { left.fetch_or(kRefused); };
   const auto entered = static_cast<std::uint64_t>(p.ctas) << 32;
   if (static_cast<std::uint32_t>(std::atomic_ref(gate.closed_and_entered).fetch_add(entered)) != 0)
-    skipped.store(1);
+    refuse();
   const auto piece_of = [&list](std::uint64_t i) {
     Piece piece;
     std::memcpy(&piece, list->view + i * sizeof piece, sizeof piece);
     return piece;
   };
-  const CUresult r = copy_all(device, p.count, piece_of, p.gate, p.gate + offsetof(Gate, skipped));
+  const CUresult r = copy_all(device, p.count, piece_of, p.gate, refuse);
   if (r != CUDA_SUCCESS) return r;
-  std::atomic_ref(gate.left).fetch_add(p.ctas);
-  std::atomic_ref(skipped.load() != 0 ? counts.refused : counts.completed).fetch_add(1);
+  const bool refused = (left.fetch_add(p.ctas) & kRefused) != 0;
+  std::atomic_ref(refused ? counts.refused : counts.completed).fetch_add(1);
   return CUDA_SUCCESS;
 }
 
