@@ -58,12 +58,13 @@ std::byte* StagingBuffer::at(std::size_t run) const {
 }
 
 Result<StagingBuffer*> Staging::acquire(const BufferRequest& chunk) {
-  const auto scope = chunk.device->enter();
-  if (!scope.ok()) return scope.status();
   StagingBuffer& buffer =
       *std::ranges::find(buffers_, StagingBufferState::free, &StagingBuffer::state_);
-  if (!buffer.memory_)
+  if (!buffer.memory_) {
+    const auto scope = chunk.device->enter();
+    if (!scope.ok()) return scope.status();
     if (Status status = pin(buffer, *chunk.device, *scope); !status.ok()) return status;
+  }
   buffer.device_ = chunk.device;
   buffer.to_gpu_ = chunk.to_gpu;
   buffer.ctas_ = chunk.ctas;

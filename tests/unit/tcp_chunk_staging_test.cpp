@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,23 +47,37 @@ class TcpChunkStagingOnDevice : public cuda::OnDevice {
     if (fake_) fake_.reset();
     OnDevice::TearDown();
   }
-  /// Gives the group a put of all the memory, or the answer to the peer's get of it.
-  void put(std::uint64_t id, FrameType type = FrameType::put) {
+  /// Gives the group a put of the memory, or the answer to the peer's get of it.
+  std::shared_ptr<Outgoing> put(std::uint64_t id, FrameType type = FrameType::put,
+                                std::uint64_t bytes = kBytes) {
     auto batch = std::make_shared<Outgoing>();
     batch->type = type;
     batch->id = id;
     batch->use = RegionUse(memory_);
-    batch->extents = {{memory_->address, 0, kBytes}};
-    group_.put(std::move(batch));
+    batch->extents = {{memory_->address, 0, bytes}};
+    group_.put(batch);
+    return batch;
+  }
+  /// Gives the group a put of so many frames, as if connections shared it.
+  void put_shared(std::uint64_t id, std::size_t frames) {
+    constexpr std::uint64_t kFrame = 100;
+    const auto batch = put(id, FrameType::put, frames * kFrame);
+    batch->frame_bytes = kFrame;
+    batch->shared = true;
+  }
+  static SentFrame next_staged(ChunkStaging& staging) {
+    if (poll_until_staged(staging)) return staging.pop_staged();
+    throw std::runtime_error("no chunk was staged within 10 s");
   }
   /// Waits until a chunk is staged. Returns false after 10 s.
-  bool poll_until_staged() {
+  bool poll_until_staged() { return poll_until_staged(staging_); }
+  static bool poll_until_staged(ChunkStaging& staging) {
     const auto limit = base::Deadline::in(10s);
-    while (!staging_.has_staged() && !limit.passed()) {
-      (void)staging_.poll();
+    while (!staging.has_staged() && !limit.passed()) {
+      (void)staging.poll();
       std::this_thread::yield();
     }
-    return staging_.has_staged();
+    return staging.has_staged();
   }
   void expect_bytes(const SentFrame& frame) const {
     ASSERT_NE(frame.buffer, nullptr) << frame.status.to_string();
@@ -121,6 +136,39 @@ TEST_F(TcpChunkStagingOnDevice, LeavesHostMemory_ToTheSocket) {
   const SentFrame frame = staging_.pop_staged();
   EXPECT_EQ(frame.chunk->of->id, 2u);
   staging_.release(frame);
+}
+
+/// A connection that is awake sooner would else take all of it.
+TEST_F(TcpChunkStagingOnDevice, StagesOneChunkAtATime_OfABatchThatConnectionsShare) {
+  ChunkStaging other(streams_, ~0U);
+  put_shared(1, 3);
+  EXPECT_TRUE(staging_.submit(group_));
+  EXPECT_FALSE(staging_.submit(group_)) << "it has one";
+  EXPECT_TRUE(other.submit(group_));
+  const SentFrame first = next_staged(staging_), second = next_staged(other);
+  EXPECT_TRUE(staging_.submit(group_)) << "the first one is at the socket";
+  EXPECT_FALSE(other.submit(group_)) << "nothing is left";
+  const SentFrame third = next_staged(staging_);
+  EXPECT_EQ(first.chunk->position, 0u);
+  EXPECT_EQ(second.chunk->position, first.chunk->bytes);
+  EXPECT_EQ(third.chunk->position, first.chunk->bytes + second.chunk->bytes);
+  EXPECT_TRUE(third.chunk->last);
+  for (const SentFrame* frame : {&first, &third}) staging_.release(*frame);
+  other.release(second);
+}
+
+TEST_F(TcpChunkStagingOnDevice, StagesASharedBatch_BesideALargeOne) {
+  put(1);
+  EXPECT_TRUE(staging_.submit(group_));
+  put_shared(2, 1);
+  std::vector<std::uint64_t> ids;
+  for (std::size_t i = 0; i < kAhead + 2; ++i) {  // there is always a chunk of the large one
+    const SentFrame frame = next_staged(staging_);
+    ids.push_back(frame.chunk->of->id);
+    staging_.release(frame);
+    (void)staging_.submit(group_);
+  }
+  EXPECT_EQ(ids, (std::vector<std::uint64_t>{1, 1, 1, 1, 2}));
 }
 
 /// What a GPU still writes to may not be used again.

@@ -1,6 +1,7 @@
 // Batches that several connections carry together, and the notification behind them.
 #include <poll.h>
 
+#include "tests/support/kinds.hpp"
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 #include "transport/tcp/connection_group.hpp"
 
@@ -11,7 +12,8 @@ constexpr std::uint64_t kLarge = 512u << 10;
 
 class TcpSharedBatch : public TcpConnectionGroup {
  protected:
-  TcpSharedBatch() : TcpConnectionGroup({.bytes = kLarge, .chunk = kMaxChunk}) {}
+  explicit TcpSharedBatch(cuda::Topology* topology = nullptr)
+      : TcpConnectionGroup({.topology = topology, .bytes = kLarge, .chunk = kMaxChunk}) {}
 
   std::shared_ptr<Outgoing> batch(std::vector<Extent> extents, const Bytes& notification = {}) {
     auto made = std::make_shared<Outgoing>();
@@ -57,6 +59,65 @@ class TcpSharedBatch : public TcpConnectionGroup {
   base::Fd other_;
   Bytes heard_by_other_;
 };
+
+class TcpSharedBatchOnDevice : public TcpSharedBatch {
+ protected:
+  static constexpr std::uint64_t kSeed = 5;
+
+  TcpSharedBatchOnDevice() : TcpSharedBatch(test::topology()) {}
+  void SetUp() override {
+    if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
+    gpu_ = take(test::Buffer::create(MemoryKind::device, kLarge));
+    gpu_->fill(kSeed);
+    on_gpu_ = take(registry_.add(gpu_->data(), kLarge, {.read = true, .write = true}, false));
+    (void)take(transport_.publish(on_gpu_->region()));
+    add_second_stream();
+  }
+  void post_from_gpu(const Bytes& notification = {}) {
+    const Block all{0, 0, kLarge};
+    must(endpoint_
+             ->post({.op = linkspan::Op::write,
+                     .local = &on_gpu_->region(),
+                     .remote = remote_.get(),
+                     .shape = std::span(&all, 1),
+                     .notification = notification,
+                     .cookie = ++cookies_})
+             .status());
+  }
+  /// Expects so many frames with all bytes, and answers them. Returns their sizes by position.
+  std::map<std::uint64_t, std::uint64_t> heard_frames(int frames) {
+    Bytes data(kLarge), sent(kLarge);
+    std::map<std::uint64_t, std::uint64_t> sizes;
+    for (int i = 0; i < frames; ++i) {
+      const auto heard = next_of_any();
+      if (!heard) break;
+      const std::uint64_t at = heard->head.position;
+      sizes[at] = heard->data.size();
+      std::ranges::copy(heard->data, data.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    test::put_pattern(sent, kSeed, test::Buffer::kGuard);
+    EXPECT_EQ(data, sent);
+    send({.type = FrameType::ended, .id = cookies_});
+    EXPECT_EQ(end().to_string(), "ok");
+    return sizes;
+  }
+
+  std::unique_ptr<test::Buffer> gpu_;
+  std::shared_ptr<const memory::Registration> on_gpu_;
+};
+
+TEST_F(TcpSharedBatchOnDevice, GoesInAsManyFramesAsThereAreConnections) {
+  constexpr std::uint64_t kFirst = kLarge / 2 + 4096;
+  post_from_gpu();
+  EXPECT_EQ(heard_frames(2),
+            (std::map<std::uint64_t, std::uint64_t>{{0, kFirst}, {kFirst, kLarge - kFirst}}));
+}
+
+/// A notification would follow in a frame, and a copy, of its own.
+TEST_F(TcpSharedBatchOnDevice, WithANotificationGoesInOneFrame) {
+  post_from_gpu(ones(3));
+  EXPECT_EQ(heard_frames(1), (std::map<std::uint64_t, std::uint64_t>{{0, kLarge}}));
+}
 
 TEST_F(TcpSharedBatch, GoesInAsManyFramesAsThereAreConnections) {
   add_second_stream();

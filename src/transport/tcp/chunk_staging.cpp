@@ -4,9 +4,15 @@
 
 namespace linkspan::transport::tcp {
 
+bool ChunkStaging::room(const cuda::Device& device, const Outgoing* shared) const noexcept {
+  return staging_.room(device) && std::ranges::none_of(frames_, [shared](const SentFrame& frame) {
+           return frame.chunk->of.get() == shared;
+         });
+}
+
 bool ChunkStaging::submit(ConnectionGroup& group) {
   bool moved = false;
-  while (auto chunk = group.next_chunk(&staging_)) {
+  while (auto chunk = group.next_chunk(this)) {
     moved = true;
     runs_.clear();
     for (const Extent& extent : chunk->extents) runs_.push_back({extent.here, extent.bytes});

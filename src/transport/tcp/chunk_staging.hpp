@@ -21,6 +21,9 @@ class ChunkStaging {
   ChunkStaging(copy::StagingStreams& streams, unsigned ctas)
       : staging_(kMaxChunk, streams), ctas_(ctas) {}
 
+  /// Returns whether a chunk of that GPU's may be staged. Of a batch that connections share, each
+  /// stages one chunk at a time, or the first would take most; null: of another.
+  bool room(const cuda::Device& device, const Outgoing* shared) const noexcept;
   /// Submits GPU copies while staging buffers are free. Returns true if there were chunks.
   bool submit(ConnectionGroup& group);
   /// Records which copies have finished. Returns true if any has.

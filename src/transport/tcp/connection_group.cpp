@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "copy/staging.hpp"
+#include "transport/tcp/chunk_staging.hpp"
 #include "transport/tcp/data_connection.hpp"
 
 namespace linkspan::transport::tcp {
@@ -13,6 +13,8 @@ constexpr std::uint64_t kSmall =
     16u << 10;  // sent by the posting thread: that takes about as long as waking another
 /// Minimum size of the parts in which connections share a batch, as each costs a frame's work.
 constexpr std::uint64_t kMinShare = 128u << 10, kPage = 4096;
+/// The same of a GPU's memory, where each costs a copy.
+constexpr std::uint64_t kMinGpuShare = 256u << 10;
 /// Bytes of the last of several frames, which has the notification. Not none: a peer of an older
 /// release may count a frame without data twice.
 constexpr std::uint64_t kTail = 4096;
@@ -28,12 +30,16 @@ bool is_small(const Outgoing& batch) {
          batch.extents.size() <= kMaxPutSpans;
 }
 
-/// Returns whether connections may share the batch. What a peer's program may poll for its end, a
-/// word of 8 bytes, stays in one frame with as much as fits.
-bool is_divisible(const Outgoing& batch) {
+/// Returns how many connections may share the batch. What a peer's program may poll for its end, a
+/// word of 8 bytes, stays in one frame with as much as fits; and so does a notification with memory
+/// of a GPU, because it would follow in a frame, and a copy, of its own.
+std::uint64_t most_shares(const Outgoing& batch) {
   const auto& memory = batch.use.memory();
-  return memory != nullptr && memory->device == nullptr &&
-         std::ranges::none_of(batch.extents, [](const Extent& each) { return each.bytes == 8; });
+  if (memory == nullptr ||
+      std::ranges::any_of(batch.extents, [](const Extent& each) { return each.bytes == 8; }))
+    return 1;
+  if (memory->device == nullptr) return batch.bytes / kMinShare;
+  return batch.notification.empty() ? batch.bytes / kMinGpuShare : 1;
 }
 
 /// Returns the bytes of the batch's next chunk, at most. 0: it waits, because a notification
@@ -96,7 +102,7 @@ void ConnectionGroup::put(std::shared_ptr<Outgoing> batch) {
     if (failure_) return batch->result.end(*failure_);
     if (queue_.empty() && is_small(*batch)) by = connections_.find_idle();
     make_room(puts_);
-    batch->frame_bytes = frame_bytes(*batch, puts_.size() + 1);
+    choose_frame_bytes(*batch, puts_.size() + 1);
     queue_.push_back(batch);
     puts_.push_back(std::move(batch));
     on_batch_begun();
@@ -217,13 +223,17 @@ void ConnectionGroup::finish_batches() {
   served_.clear();
 }
 
-/// Returns the most data of a frame: so much that a batch beside few others keeps all connections
+/// Sets the most data of a frame: so much that a batch beside few others keeps all connections
 /// busy.
-std::uint64_t ConnectionGroup::frame_bytes(const Outgoing& batch, std::size_t batches) const {
-  const std::uint64_t shares = std::max<std::uint64_t>(1, connections_.size() / batches);
+void ConnectionGroup::choose_frame_bytes(Outgoing& batch, std::size_t batches) const {
+  batch.frame_bytes = options_.chunk;
+  const std::uint64_t most = std::max<std::uint64_t>(1, connections_.size() / batches);
+  const std::uint64_t shares = std::min(most, most_shares(batch));
+  if (shares < 2 || batch.extents.size() > shares * kMaxPutSpans) return;
   const std::uint64_t share = (batch.bytes / shares / kPage + 1) * kPage;
-  if (share >= options_.chunk || !is_divisible(batch)) return options_.chunk;
-  return std::min(options_.chunk, std::max(kMinShare, share));
+  if (share >= options_.chunk) return;
+  batch.frame_bytes = share;
+  batch.shared = true;
 }
 
 /// Wakes as many connections as there are chunks.
@@ -235,7 +245,9 @@ void ConnectionGroup::wake_some() {
     for (std::size_t i = batch->next; i < batch->extents.size() && chunks < connections_.size();
          ++i)
       bytes += batch->extents[i].bytes;
-    chunks += 1 + bytes / batch->frame_bytes;
+    const std::size_t spans = batch->extents.size() - batch->next;
+    chunks += std::max<std::size_t>({1, (bytes + batch->frame_bytes - 1) / batch->frame_bytes,
+                                     (spans + kMaxPutSpans - 1) / kMaxPutSpans});
     if (chunks >= connections_.size()) break;
   }
   connections_.wake(chunks);
@@ -271,7 +283,7 @@ void ConnectionGroup::on_connection_refused() {
 
 // ---- outgoing bytes -----------------------------------------------------------------------------
 
-std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
+std::optional<Chunk> ConnectionGroup::next_chunk(const ChunkStaging* staging) {
   const base::MutexLock lock(mutex_);
   if (!sync()) return std::nullopt;
   for (auto each = queue_.begin(); each != queue_.end(); ++each) {
@@ -280,7 +292,8 @@ std::optional<Chunk> ConnectionGroup::next_chunk(const copy::Staging* staging) {
     const bool more = !batch->canceled && memory != nullptr && batch->next < batch->extents.size();
     const cuda::Device* const device = more ? memory->device : nullptr;
     if ((device != nullptr) != (staging != nullptr)) continue;
-    if (device != nullptr && !staging->room(*device)) continue;
+    if (device != nullptr && !staging->room(*device, batch->shared ? batch.get() : nullptr))
+      continue;
     const std::uint64_t most = more ? next_bytes(*batch) : 0;
     if (more && most == 0) continue;
     Chunk chunk{

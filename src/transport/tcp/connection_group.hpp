@@ -28,11 +28,9 @@
 #include "transport/tcp/tcp_batch.hpp"
 #include "transport/wire_region.hpp"
 
-namespace linkspan::copy {
-class Staging;
-}  // namespace linkspan::copy
-
 namespace linkspan::transport::tcp {
+
+class ChunkStaging;
 
 /// Describes a frame that answers the peer.
 struct Answer {
@@ -103,8 +101,8 @@ class ConnectionGroup {
   // Called by the connections.
   /// Returns the next chunk of host memory, or one without memory.
   std::optional<Chunk> next_chunk() LINKSPAN_EXCLUDES(mutex_) { return next_chunk(nullptr); }
-  /// Returns the next chunk of a GPU's memory for which `staging` has a free buffer.
-  std::optional<Chunk> next_chunk(const copy::Staging* staging) LINKSPAN_EXCLUDES(mutex_);
+  /// Returns the next chunk of a GPU's memory for which `staging` has room.
+  std::optional<Chunk> next_chunk(const ChunkStaging* staging) LINKSPAN_EXCLUDES(mutex_);
   /// Records that the chunk's memory is no longer read. On an error other bytes were sent in its
   /// place.
   void sent(const Chunk& chunk, const Status& status) LINKSPAN_EXCLUDES(mutex_);
@@ -127,8 +125,7 @@ class ConnectionGroup {
   Status on_get_request(const Head& head) LINKSPAN_REQUIRES(mutex_);
   void end_if_finished(std::uint64_t id) LINKSPAN_REQUIRES(mutex_);
   void cancel_unsent(TcpBatch& batch) LINKSPAN_REQUIRES(mutex_);
-  std::uint64_t frame_bytes(const Outgoing& batch, std::size_t batches) const
-      LINKSPAN_REQUIRES(mutex_);
+  void choose_frame_bytes(Outgoing& batch, std::size_t batches) const LINKSPAN_REQUIRES(mutex_);
   void wake_some() LINKSPAN_REQUIRES(mutex_);
   void finish_batches() LINKSPAN_REQUIRES(mutex_);
   void on_batch_begun() LINKSPAN_REQUIRES(mutex_);

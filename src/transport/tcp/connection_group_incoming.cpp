@@ -136,7 +136,7 @@ Status ConnectionGroup::on_get_request(const Head& head) {
   auto answer = served_.add_answer(head);
   if (!answer.ok()) return answer.status();
   (*answer)->bytes = bytes_of((*answer)->extents);
-  (*answer)->frame_bytes = frame_bytes(**answer, queue_.size() + 1);
+  choose_frame_bytes(**answer, queue_.size() + 1);
   queue_.push_back(*std::move(answer));
   on_batch_begun();
   wake_some();

@@ -81,6 +81,7 @@ struct Outgoing : TcpBatch {
   Token token{};                  ///< put
   std::uint64_t bytes = 0;        ///< Of all extents.
   std::uint64_t frame_bytes = 0;  ///< Data of a frame, at most.
+  bool shared = false;            ///< Cut into smaller frames than it had to be.
 
   std::size_t next = 0;      // index of the next extent
   std::uint64_t within = 0;  // bytes of it that are assigned
