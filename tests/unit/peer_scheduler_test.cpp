@@ -2,6 +2,9 @@
 // quiet and as what it ends.
 #include "engine/transfers/peer_scheduler.hpp"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <thread>
 
 #include "engine/registration/unregistered_buffers.hpp"
@@ -485,6 +488,29 @@ TEST_F(PeerSchedulerTest, ReturnsFromWaitAtTheLimit_WhenTheTransferIsNotQuiet) {
   scheduler().wait(*transfer, now(), limit);
   EXPECT_GE(now(), limit);
   EXPECT_FALSE(transfer->quiet);
+  complete_all();
+}
+
+/// A post behind a sleep takes longer.
+TEST_F(PeerSchedulerTest, SleepsInWait_UnlessTheEndIsPredictedSoon) {
+  const auto transfer = started();
+  const auto sleeps_before_end_in = [&](Duration predicted) {
+    const auto sleeps = [] {
+      rusage used{};
+      ::getrusage(RUSAGE_THREAD, &used);
+      return used.ru_nvcsw;
+    };
+    const base::Time begin = now();
+    endpoint().set_hint({.when = When::at, .at = begin + predicted});
+    transfer->ending.submitted = begin;
+    const auto before = sleeps();
+    scheduler().wait(*transfer, begin, begin + std::min<Duration>(predicted, 50ms));
+    return sleeps() - before;
+  };
+  auto soon = sleeps_before_end_in(3ms);
+  for (int i = 0; i < 3; ++i) soon = std::min(soon, sleeps_before_end_in(3ms));  // but for a lock
+  EXPECT_EQ(soon, 0);
+  EXPECT_GT(sleeps_before_end_in(1h), 0);
   complete_all();
 }
 
