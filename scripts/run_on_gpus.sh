@@ -64,6 +64,20 @@ program() {
   step "$name" "$seconds" "${python[@]}" "$pack/$file" "$@"
 }
 
+# Two processes as clients of a daemon of MPS, which is ended again.
+mps() {
+  [[ -z $only || " $only " == *" mps "* ]] || return 0
+  command -v nvidia-cuda-mps-control >/dev/null || { absent mps "no nvidia-cuda-mps-control"; return; }
+  local only=""  # of the steps in here, all
+  local -x CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY=$out/mps
+  CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) && mkdir -p "$CUDA_MPS_LOG_DIRECTORY"
+  nvidia-cuda-mps-control -d || { absent mps "its daemon does not start"; return; }
+  suite mps linkspan_conformance 120 -- '--gtest_filter=*device*Moves*:*Captured*'
+  # Its servers, one for a user who was a client.
+  step mps_was_used 30 bash -c 'nvidia-cuda-mps-control <<<get_server_list | grep .'
+  step mps_ends 30 bash -c 'nvidia-cuda-mps-control <<<"quit -t 10"'
+}
+
 # The tests of the plugin in GPU memory, with NIXL from the parts in the folder $1.
 nixl_tests() {
   [[ -z $only || " $only " == *" nixl_tests "* ]] || return 0  # it would unpack 250 MB
@@ -140,6 +154,7 @@ run_all() {
   suite driver_calls linkspan_conformance 120 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" \
     "LINKSPAN_ROWS_OUT=$out/driver_calls.json" -- '--gtest_filter=*DriverCallsOf*'
   suite one_gpu linkspan_conformance 300 env CUDA_VISIBLE_DEVICES=0
+  mps
   # Over the shim, which keeps account; what fails at each call of the driver is a step of its own.
   suite faults linkspan_faults 400 env "LINKSPAN_CUDA_LIBRARY=$pack/libdriver_shim.so" "LINKSPAN_KILL_ROUNDS=${LINKSPAN_KILL_ROUNDS:-200}" "LINKSPAN_FAULTS_OUT=$out/faults.json"
   # A larger sample than that of `faults`: there are thousands of calls, and a process takes seconds.
