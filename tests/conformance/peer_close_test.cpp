@@ -246,8 +246,14 @@ TEST_P(PeerClose, WaitsForAStoppedPeerNoLongerThanItSays) {
     expect_quiet(all);
     here_.fill(7);
   }
-  far_->process().signal(SIGCONT);
+  // A wire of this host gives a peer up 10 s after a cancel; then its death alone frees the memory.
+  const bool slow = !end.ok() && base::Clock::steady().now() - begun > 8s;
+  if (slow)
+    far_->process().kill();
+  else
+    far_->process().signal(SIGCONT);
   EXPECT_EQ(peer_.close(20s).to_string(), "ok") << engine_->dump();
+  if (slow) return;
   expect_quiet(all);
   if (!end.ok()) here_.fill(7);
   meet();
