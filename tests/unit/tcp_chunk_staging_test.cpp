@@ -58,7 +58,7 @@ class TcpChunkStagingOnDevice : public cuda::OnDevice {
     group_.put(batch);
     return batch;
   }
-  /// Gives the group a put of so many frames, as if connections shared it.
+  /// Gives the group a small put, cut into `frames` frames as it is for several connections.
   void put_shared(std::uint64_t id, std::size_t frames) {
     constexpr std::uint64_t kFrame = 100;
     const auto batch = put(id, FrameType::put, frames * kFrame);

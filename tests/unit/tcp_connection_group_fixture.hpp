@@ -15,6 +15,7 @@
 
 #include "base/mutex.hpp"
 #include "memory/registry.hpp"
+#include "tests/support/kinds.hpp"
 #include "tests/support/take.hpp"
 #include "tests/support/tcp_pair.hpp"
 #include "transport/tcp/endpoint.hpp"
@@ -175,8 +176,12 @@ class TcpConnectionGroup : public ::testing::Test {
     return post(op, std::span(&block, 1), notification);
   }
   Status post(linkspan::Op op, std::span<const Block> blocks, const Bytes& notification = {}) {
+    return post_of(*region_, op, blocks, notification);
+  }
+  Status post_of(const memory::Registration& local, linkspan::Op op, std::span<const Block> blocks,
+                 const Bytes& notification = {}) {
     const auto posted = endpoint_->post({.op = op,
-                                         .local = &region_->region(),
+                                         .local = &local.region(),
                                          .remote = remote_.get(),
                                          .shape = blocks,
                                          .hints = wishes_,
@@ -185,6 +190,19 @@ class TcpConnectionGroup : public ::testing::Test {
                                          .cookie = ++cookies_});
     notifies_ = posted.ok() && posted->notifies;
     return posted.status();
+  }
+  /// Registers as much memory of a GPU, filled with the pattern of `seed`. Returns its key.
+  WireKey add_gpu_memory(std::uint64_t seed) {
+    gpu_ = take(test::Buffer::create(MemoryKind::device, memory_.size()));
+    gpu_->fill(seed);
+    on_gpu_ =
+        take(registry_.add(gpu_->data(), memory_.size(), {.read = true, .write = true}, false));
+    return take(decode_key(take(transport_.publish(on_gpu_->region())).bytes));
+  }
+  /// Writes all of that memory.
+  Status post_from_gpu(const Bytes& notification = {}) {
+    const Block all{0, 0, memory_.size()};
+    return post_of(*on_gpu_, linkspan::Op::write, std::span(&all, 1), notification);
   }
   Status end() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 5s);
@@ -206,13 +224,14 @@ class TcpConnectionGroup : public ::testing::Test {
   const bool fake_clock_;
   base::FakeClock clock_;
   Bytes memory_, fixed_memory_ = Bytes(kBytes, std::byte{9});
+  std::unique_ptr<test::Buffer> gpu_;  // empty until add_gpu_memory()
   memory::Registry registry_{kUs, topology_};
   TcpTransport transport_{
       {.topology = topology_,
        .incarnation = kUs,
        .connections = 1,
        .clock = fake_clock_ ? static_cast<const base::Clock*>(&clock_) : &base::Clock::steady()}};
-  std::shared_ptr<const memory::Registration> region_, fixed_;
+  std::shared_ptr<const memory::Registration> region_, fixed_, on_gpu_;
   WireKey key_, fixed_key_;
   std::unique_ptr<WireMapping> remote_;
   PeerChannel channel_;

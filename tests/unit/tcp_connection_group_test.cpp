@@ -574,24 +574,8 @@ class TcpTurnsOnDevice : public TcpConnectionGroup {
   TcpTurnsOnDevice() : TcpConnectionGroup({.topology = test::topology()}) {}
   void SetUp() override {
     if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
-    gpu_ = take(test::Buffer::create(MemoryKind::device, kBytes));
-    gpu_->fill(1);
-    on_gpu_ = take(registry_.add(gpu_->data(), kBytes, {.read = true, .write = true}, false));
-    (void)take(transport_.publish(on_gpu_->region()));
+    (void)add_gpu_memory(1);
   }
-  void post_from_gpu() {
-    const Block all{0, 0, kBytes};
-    must(endpoint_
-             ->post({.op = linkspan::Op::write,
-                     .local = &on_gpu_->region(),
-                     .remote = remote_.get(),
-                     .shape = std::span(&all, 1),
-                     .cookie = ++cookies_})
-             .status());
-  }
-
-  std::unique_ptr<test::Buffer> gpu_;
-  std::shared_ptr<const memory::Registration> on_gpu_;
 };
 
 /// A socket that is always full lets slots always be ready.
@@ -600,7 +584,7 @@ TEST_F(TcpTurnsOnDevice, AreOfHostMemoryAndOfCancelsToo) {
   const int out = 1, in = 65536;  // as little as can be
   (void)::setsockopt(received_by_, SOL_SOCKET, SO_SNDBUF, &out, sizeof out);
   (void)::setsockopt(raw_.get(), SOL_SOCKET, SO_RCVBUF, &in, sizeof in);
-  for (std::size_t i = 0; i < kPuts; ++i) post_from_gpu();
+  for (std::size_t i = 0; i < kPuts; ++i) must(post_from_gpu());
   std::this_thread::sleep_for(20ms);
   must(post(linkspan::Op::write, 0, 64));
   const std::uint64_t small = cookies_, canceled = small - 1;

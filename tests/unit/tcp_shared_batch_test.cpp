@@ -1,7 +1,6 @@
 // Batches that several connections carry together, and the notification behind them.
 #include <poll.h>
 
-#include "tests/support/kinds.hpp"
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 #include "transport/tcp/connection_group.hpp"
 
@@ -67,25 +66,12 @@ class TcpSharedBatchOnDevice : public TcpSharedBatch {
   TcpSharedBatchOnDevice() : TcpSharedBatch(test::topology()) {}
   void SetUp() override {
     if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
-    gpu_ = take(test::Buffer::create(MemoryKind::device, kLarge));
-    gpu_->fill(kSeed);
-    on_gpu_ = take(registry_.add(gpu_->data(), kLarge, {.read = true, .write = true}, false));
-    (void)take(transport_.publish(on_gpu_->region()));
+    (void)add_gpu_memory(kSeed);
     add_second_stream();
   }
-  void post_from_gpu(const Bytes& notification = {}) {
-    const Block all{0, 0, kLarge};
-    must(endpoint_
-             ->post({.op = linkspan::Op::write,
-                     .local = &on_gpu_->region(),
-                     .remote = remote_.get(),
-                     .shape = std::span(&all, 1),
-                     .notification = notification,
-                     .cookie = ++cookies_})
-             .status());
-  }
-  /// Expects so many frames with all bytes, and answers them. Returns their sizes by position.
-  std::map<std::uint64_t, std::uint64_t> heard_frames(int frames) {
+  /// Checks that the next `frames` frames bring the whole memory, and ends the write. Returns each
+  /// frame's bytes by its position.
+  std::map<std::uint64_t, std::uint64_t> receive_all(int frames) {
     Bytes data(kLarge), sent(kLarge);
     std::map<std::uint64_t, std::uint64_t> sizes;
     for (int i = 0; i < frames; ++i) {
@@ -101,22 +87,19 @@ class TcpSharedBatchOnDevice : public TcpSharedBatch {
     EXPECT_EQ(end().to_string(), "ok");
     return sizes;
   }
-
-  std::unique_ptr<test::Buffer> gpu_;
-  std::shared_ptr<const memory::Registration> on_gpu_;
 };
 
 TEST_F(TcpSharedBatchOnDevice, GoesInAsManyFramesAsThereAreConnections) {
   constexpr std::uint64_t kFirst = kLarge / 2 + 4096;
-  post_from_gpu();
-  EXPECT_EQ(heard_frames(2),
+  must(post_from_gpu());
+  EXPECT_EQ(receive_all(2),
             (std::map<std::uint64_t, std::uint64_t>{{0, kFirst}, {kFirst, kLarge - kFirst}}));
 }
 
 /// A notification would follow in a frame, and a copy, of its own.
 TEST_F(TcpSharedBatchOnDevice, WithANotificationGoesInOneFrame) {
-  post_from_gpu(ones(3));
-  EXPECT_EQ(heard_frames(1), (std::map<std::uint64_t, std::uint64_t>{{0, kLarge}}));
+  must(post_from_gpu(ones(3)));
+  EXPECT_EQ(receive_all(1), (std::map<std::uint64_t, std::uint64_t>{{0, kLarge}}));
 }
 
 TEST_F(TcpSharedBatch, GoesInAsManyFramesAsThereAreConnections) {

@@ -221,14 +221,8 @@ class TcpSumsOnDevice : public TcpSums {
   TcpSumsOnDevice() : TcpSums(test::topology()) {}
   void SetUp() override {
     if (topology_ == nullptr) GTEST_SKIP() << test::kNeedsGpu;
-    gpu_ = take(test::Buffer::create(MemoryKind::device, kBytes));
-    gpu_->fill(kSeed);
-    on_gpu_ = take(registry_.add(gpu_->data(), kBytes, {.read = true, .write = true}, false));
-    key_ = take(decode_key(take(transport_.publish(on_gpu_->region())).bytes));
+    key_ = add_gpu_memory(kSeed);
   }
-
-  std::unique_ptr<test::Buffer> gpu_;
-  std::shared_ptr<const memory::Registration> on_gpu_;
 };
 
 TEST_F(TcpSumsOnDevice, KeepWrongDataOutOfIt) {

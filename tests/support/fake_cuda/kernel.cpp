@@ -59,7 +59,7 @@ CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, s
   return CUDA_SUCCESS;
 }
 
-/// Does the same, and stores 1 to the word at `aborted` in the place of a call.
+/// Copies the same way; stores 1 to the word at `aborted` if it leaves out some.
 template <class PieceOf>
 CUresult copy_all(const Device& device, std::uint64_t count, PieceOf piece_of, std::uint64_t abort,
                   std::uint64_t aborted) {
