@@ -11,6 +11,10 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
 
 #include "base/process.hpp"
 #include "tests/support/take.hpp"
@@ -29,6 +33,23 @@ std::map<std::string, HelperMain>& helpers() {
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+/// Tells of each thread of a process what it is called, its state and where in the kernel it waits.
+std::string describe_threads(pid_t pid) {
+  std::string all;
+  std::error_code gone;
+  for (const auto& thread :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+    for (const char* fact : {"comm", "stat", "wchan"}) {
+      std::string line;
+      std::getline(std::ifstream(thread.path() / fact), line);
+      // Behind the name: the state and 14 more, of which the last two are CPU time.
+      all += std::string(fact) == "stat" ? line.substr(line.rfind(')') + 1, 60) : " " + line;
+    }
+    all += '\n';
+  }
+  return all;
 }
 
 Json parsed(const base::Frame& frame) {
@@ -183,7 +204,7 @@ Child::~Child() {
   if (ended_) return;
   line_.hang_up();
   const auto status = stopped_ ? std::nullopt : process_->wait(20s);
-  EXPECT_TRUE(stopped_ || status) << "a helper does not end";
+  EXPECT_TRUE(stopped_ || status) << "a helper does not end:\n" << describe_threads(pid());
   EXPECT_EQ(status.value_or(0), 0) << "a helper failed at its end, or a sanitizer has reported";
 }
 

@@ -102,7 +102,7 @@ void stop_device(int ordinal, bool drained, Change change) {
   const auto quiet = [&](const Stream& stream) {
     return &stream.device != &device || (!stream.running && !(drained && !stream.entries.empty()));
   };
-  w.changed.wait(lock, [&] {
+  w.await(lock, [&] {
     if (w.ended || !(drained || device.held)) return true;
     bool all = true;
     for (const auto& [handle, stream] : w.streams) all = all && quiet(*stream);

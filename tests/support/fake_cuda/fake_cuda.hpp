@@ -221,6 +221,9 @@ struct World {
   std::uint64_t last_buffer_id = 0;
 
   void wake_all();
+  /// Waits for `changed` until the condition is true. Says on stderr what stands still if that
+  /// takes long, because a test that waits with it shows no more than a time-out.
+  void await(Lock& lock, const std::function<bool()>& condition);
 };
 /// Returns the World, which is never destroyed, because threads may call the driver until the very
 /// end.

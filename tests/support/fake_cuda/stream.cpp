@@ -4,11 +4,16 @@
 // so an entry counts for the depth until it has ended. What an entry touches is looked up when it
 // is submitted, as an error of the call, and must be there until it has run: else the device is
 // lost with 700, as after any access to memory that was freed.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "tests/support/fake_cuda/fake_cuda.hpp"
 
@@ -57,6 +62,8 @@ void move(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 /// Pause between two polls of a word that a stream waits for.
 constexpr std::chrono::microseconds kLook{20};
+/// After that time await() says what stands still; a stream's thread looks again whatever wakes it.
+constexpr std::chrono::seconds kLong{5};
 /// One entry in kSeldom begins late, by kLatest at most.
 constexpr std::uint64_t kSeldom = 16;
 constexpr std::chrono::duration<std::uint64_t, std::micro> kLatest{300};
@@ -66,10 +73,8 @@ void run(Stream& stream) {
   Lock lock(w.mutex);
   for (;;) {
     while (!w.ended && !stream.ready() && !(stream.closing && stream.entries.empty())) {
-      if (!stream.entries.empty() && stream.entries.front().until)
-        stream.wake.wait_for(lock, kLook);
-      else
-        stream.wake.wait(lock);
+      const bool polls = !stream.entries.empty() && stream.entries.front().until;
+      stream.wake.wait_for(lock, polls ? kLook : std::chrono::microseconds(2 * kLong));
     }
     if (w.ended || stream.entries.empty()) break;
     const Entry& entry = stream.entries.front();
@@ -133,6 +138,29 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream hand
   return r == CUDA_SUCCESS && wait ? drain(call.lock, *call.stream) : r;
 }
 
+std::string describe_streams() {
+  std::string all;
+  const auto tell = [&all](const Stream& s) {
+    const Entry* const first = s.entries.empty() ? nullptr : &s.entries[0];
+    const std::pair<bool, const char*> facts[] = {{s.running, "running"},
+                                                  {s.ready(), "ready"},
+                                                  {first && first->after, "behind an event"},
+                                                  {first && first->until, "behind a word"},
+                                                  {s.closing, "destroyed"},
+                                                  {s.device.held, "held"},
+                                                  {s.device.lost, "lost"},
+                                                  {s.device.giving_back != 0, "memory is freed"}};
+    all += "  a stream of device " + std::to_string(s.device.ordinal) + ": " +
+           std::to_string(s.finished) + " of " + std::to_string(s.submitted) + " entries ended";
+    for (const auto& [is, what] : facts)
+      if (is) all += std::string(", ") + what;
+    all += '\n';
+  };
+  for (const auto& [handle, stream] : world().streams) tell(*stream);
+  for (const auto& stream : world().retired) tell(*stream);
+  return all;
+}
+
 Event* find_event(CUevent handle) {
   const auto found = world().events.find(handle);
   return found != world().events.end() ? found->second.get() : nullptr;
@@ -149,6 +177,18 @@ void World::wake_all() {
   for (const auto& [handle, stream] : streams) stream->wake.notify_all();
   for (const auto& stream : retired) stream->wake.notify_all();
   changed.notify_all();
+}
+
+void World::await(Lock& lock, const std::function<bool()>& condition) {
+  using Clock = std::chrono::steady_clock;
+  for (auto next = Clock::now() + kLong; !condition();) {
+    changed.wait_until(lock, next);
+    if (Clock::now() < next) continue;
+    next += kLong;
+    const bool missed = condition();
+    std::fprintf(stderr, "fake_cuda: a thread of process %d %s\n%s", static_cast<int>(getpid()),
+                 missed ? "has missed a wake-up" : "stands still", describe_streams().c_str());
+  }
 }
 
 Call::Call(CUstream handle) : lock(world().mutex) {
@@ -176,7 +216,7 @@ CUresult submit(Call& call, Entry entry) {
     s.capture->entries.push_back(std::move(entry));
     return CUDA_SUCCESS;
   }
-  w.changed.wait(call.lock, [&] {
+  w.await(call.lock, [&] {
     return w.ended || s.device.lost ||
            (s.device.giving_back == 0 && (!entry.counts() || s.depth < kStreamDepth));
   });
@@ -191,7 +231,7 @@ CUresult submit(Call& call, Entry entry) {
 
 CUresult drain(Lock& lock, Stream& stream) {
   World& w = world();
-  w.changed.wait(lock, [&, until = stream.submitted] {
+  w.await(lock, [&, until = stream.submitted] {
     return w.ended || stream.device.lost || stream.finished >= until;
   });
   if (w.ended) return CUDA_ERROR_DEINITIALIZED;
@@ -200,7 +240,7 @@ CUresult drain(Lock& lock, Stream& stream) {
 
 CUresult drain(Lock& lock, const Device& device) {
   World& w = world();
-  w.changed.wait(lock, [&] {
+  w.await(lock, [&] {
     const auto quiet = [&](const std::unique_ptr<Stream>& stream) {
       return &stream->device != &device || stream->entries.empty();
     };
@@ -251,7 +291,7 @@ std::vector<std::pair<CUstream, std::uint64_t>> in_flight(const Device& device) 
 /// Waits for a stream that may end meanwhile.
 CUresult drain(Lock& lock, CUstream handle, std::uint64_t until) {
   World& w = world();
-  w.changed.wait(lock, [&] {
+  w.await(lock, [&] {
     const auto found = w.streams.find(handle);
     return w.ended || found == w.streams.end() || found->second->device.lost ||
            found->second->finished >= until;
