@@ -178,6 +178,7 @@ struct Stream {
   }
 
   Device& device;
+  std::uint64_t serial = 0;                   // of all that were made; another may get the handle
   std::deque<Entry> entries;                  // the first may be running
   std::size_t depth = 0;                      // of them, those that count
   std::uint64_t submitted = 0, finished = 0;  // entries, ever
@@ -218,7 +219,7 @@ struct World {
   std::map<CUstream, std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Stream>> retired;  // destroyed; their threads finish what is queued
   std::map<CUevent, std::unique_ptr<Event>> events;
-  std::uint64_t last_buffer_id = 0;
+  std::uint64_t last_buffer_id = 0, last_stream = 0;
 
   void wake_all();
   /// Waits for `changed` until the condition is true. Says on stderr what stands still if that

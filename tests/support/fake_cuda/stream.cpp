@@ -110,6 +110,7 @@ Stream* start_stream(Device& device) {
   });
   auto made = std::make_unique<Stream>(device);
   Stream* stream = made.get();
+  stream->serial = ++w.last_stream;
   w.streams[reinterpret_cast<CUstream>(stream)] = std::move(made);
   stream->thread = std::thread([stream] { run(*stream); });
   return stream;
@@ -281,20 +282,25 @@ void end_streams() {
 
 namespace {
 
-std::vector<std::pair<CUstream, std::uint64_t>> in_flight(const Device& device) {
-  std::vector<std::pair<CUstream, std::uint64_t>> all;
+struct InFlight {
+  CUstream handle;
+  std::uint64_t serial, until;
+};
+
+std::vector<InFlight> in_flight(const Device& device) {
+  std::vector<InFlight> all;
   for (const auto& [handle, stream] : world().streams)
-    if (&stream->device == &device) all.emplace_back(handle, stream->submitted);
+    if (&stream->device == &device) all.push_back({handle, stream->serial, stream->submitted});
   return all;
 }
 
 /// Waits for a stream that may end meanwhile.
-CUresult drain(Lock& lock, CUstream handle, std::uint64_t until) {
+CUresult drain(Lock& lock, const InFlight& of) {
   World& w = world();
   w.await(lock, [&] {
-    const auto found = w.streams.find(handle);
-    return w.ended || found == w.streams.end() || found->second->device.lost ||
-           found->second->finished >= until;
+    const auto found = w.streams.find(of.handle);
+    return w.ended || found == w.streams.end() || found->second->serial != of.serial ||
+           found->second->device.lost || found->second->finished >= of.until;
   });
   return w.ended ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
@@ -309,8 +315,8 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
   // fakeCudaHold(), which would never end.
   constexpr std::uint64_t kRoom = 40;
   if (++call.device->streams_made % kRoom == 0 && !call.device->held)
-    for (const auto& [handle, until] : in_flight(*call.device))
-      if (const CUresult r = drain(call.lock, handle, until); r != CUDA_SUCCESS) return r;
+    for (const InFlight& each : in_flight(*call.device))
+      if (const CUresult r = drain(call.lock, each); r != CUDA_SUCCESS) return r;
   *stream = reinterpret_cast<CUstream>(start_stream(*call.device));
   return CUDA_SUCCESS;
 }
@@ -322,6 +328,7 @@ CUresult cuStreamDestroy(CUstream handle) {
   const bool lost = found->second->device.lost;
   retire(std::move(found->second));
   world().streams.erase(found);
+  world().changed.notify_all();
   return lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
@@ -454,7 +461,9 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   if (found->capture) return CUDA_SUCCESS;
   const auto mark = found->mark = std::make_shared<Mark>();
   const CUresult r = submit(call, {.after = nullptr, .work = nullptr, .mark = mark});
-  if (r != CUDA_SUCCESS) mark->reached = true;  // nothing may wait for it
+  if (r == CUDA_SUCCESS) return r;
+  mark->reached = true;  // nothing may wait for it
+  world().wake_all();
   return r;
 }
 
