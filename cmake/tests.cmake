@@ -17,8 +17,8 @@ function(linkspan_test name)
 endfunction()
 
 # ---- the simulated driver: loaded by name, linked into nothing ------------------------------
-# Of modules that are loaded late ThreadSanitizer of clang 14 takes thread_locals that glibc has put
-# beside each other on the heap for a thread's own block, and ends the process.
+# Of modules that are loaded late ThreadSanitizer (seen with clang 14) takes thread_locals that glibc
+# has put beside each other on the heap for a thread's own block, and ends the process.
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
   set(late_tls -ftls-model=initial-exec)
 endif()
