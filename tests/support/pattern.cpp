@@ -18,11 +18,14 @@ std::uint64_t word(std::uint64_t seed, std::uint64_t index) {
 
 }  // namespace
 
+/// Copies many words at once, because a sanitizer looks at each call of memcpy().
 void put_pattern(std::span<std::byte> into, std::uint64_t seed, std::uint64_t position) {
+  std::array<std::uint64_t, 512> words;
   while (!into.empty()) {
-    const std::uint64_t eight = word(seed, position / 8), skip = position % 8;
-    const std::size_t bytes = std::min<std::size_t>(8 - skip, into.size());
-    std::memcpy(into.data(), reinterpret_cast<const std::byte*>(&eight) + skip, bytes);
+    const std::size_t skip = position % 8;
+    const std::size_t bytes = std::min(sizeof words - skip, into.size());
+    for (std::size_t i = 0; 8 * i < skip + bytes; ++i) words[i] = word(seed, position / 8 + i);
+    std::memcpy(into.data(), std::as_bytes(std::span(words)).data() + skip, bytes);
     into = into.subspan(bytes);
     position += bytes;
   }
