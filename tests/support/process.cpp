@@ -35,19 +35,17 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// Tells of each thread of a process what it is called, its state and where in the kernel it waits.
+/// Returns a line for each thread of a process: its name, state and times, and where in the kernel
+/// it waits.
 std::string describe_threads(pid_t pid) {
   std::string all;
   std::error_code gone;
   for (const auto& thread :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
-    for (const char* fact : {"comm", "stat", "wchan"}) {
-      std::string line;
-      std::getline(std::ifstream(thread.path() / fact), line);
-      // Behind the name: the state and 14 more, of which the last two are CPU time.
-      all += std::string(fact) == "stat" ? line.substr(line.rfind(')') + 1, 60) : " " + line;
-    }
-    all += '\n';
+    std::string stat, wchan;
+    std::getline(std::ifstream(thread.path() / "stat"), stat);
+    std::getline(std::ifstream(thread.path() / "wchan"), wchan);
+    all += stat.substr(0, 90) + "... " + wchan + '\n';
   }
   return all;
 }

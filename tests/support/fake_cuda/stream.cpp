@@ -62,7 +62,7 @@ void move(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 /// Pause between two polls of a word that a stream waits for.
 constexpr std::chrono::microseconds kLook{20};
-/// After that time await() says what stands still; a stream's thread looks again whatever wakes it.
+/// After that time await() says what stands still.
 constexpr std::chrono::seconds kLong{5};
 /// One entry in kSeldom begins late, by kLatest at most.
 constexpr std::uint64_t kSeldom = 16;
@@ -73,8 +73,10 @@ void run(Stream& stream) {
   Lock lock(w.mutex);
   for (;;) {
     while (!w.ended && !stream.ready() && !(stream.closing && stream.entries.empty())) {
-      const bool polls = !stream.entries.empty() && stream.entries.front().until;
-      stream.wake.wait_for(lock, polls ? kLook : std::chrono::microseconds(2 * kLong));
+      if (!stream.entries.empty() && stream.entries.front().until)
+        stream.wake.wait_for(lock, kLook);
+      else
+        stream.wake.wait(lock);
     }
     if (w.ended || stream.entries.empty()) break;
     const Entry& entry = stream.entries.front();
