@@ -196,11 +196,12 @@ class VerbsPair : public ::testing::Test {
       return {Code::timed_out, Scope::request, "it has not ended"};
     return side.ends.at(cookie);
   }
-  /// Writes everything once, so that all is connected.
+  /// Writes everything once, and waits for the links that it did not need.
   void warm_up() {
     ASSERT_TRUE(post(*near, 1, Op::write, {0, 0, VerbsSide::kBytes}).ok());
     const Status end = end_of(*near, 1);
     ASSERT_TRUE(end.ok()) << end.to_string();
+    ASSERT_TRUE(until([&] { return at_rest(); }));
     near->ends.clear();
     fill(2);
   }
