@@ -465,6 +465,19 @@ class Skips(unittest.TestCase):
                 "tests/b.cpp:5 b()",
             ],
         )
+        leak = """
+            ==7==ERROR: LeakSanitizer: detected memory leaks
+
+            Direct leak of 32 byte(s) in 1 object(s) allocated from:
+                #0 0x55 in a(unsigned long) tests/unit/no_memory.cpp:30
+                #1 0x56 in operator new(unsigned long) tests/unit/no_memory.cpp:75
+                #2 0x57 in std::b() /usr/include/c++/12/new:137:27
+                #3 0x58 in c() src/c.cpp:7
+            SUMMARY: AddressSanitizer: 32 byte(s) leaked in 1 allocation(s)."""
+        self.assertEqual(
+            [line.strip() for line in tell_failures.reasons(textwrap.dedent(leak))][-1],
+            "src/c.cpp:7 0x58 in c()",
+        )
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "ctest.xml"
             file.write_text("""<testsuite>

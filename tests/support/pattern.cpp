@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
+#include <memory>
 
 namespace linkspan::test {
 namespace {
@@ -35,10 +35,11 @@ std::string first_difference(std::span<const std::byte> held, std::uint64_t seed
                              std::uint64_t guard, std::span<const Expected> expected,
                              std::span<const Extent> anything) {
   if (held.empty()) return {};
-  std::vector<std::byte> due(held.size());
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(held.size());
+  const std::span due(memory.get(), held.size());
   put_pattern(due, seed, 0);
   for (const Expected& e : expected)
-    put_pattern(std::span(due).subspan(guard + e.offset, e.bytes), e.seed, guard + e.from);
+    put_pattern(due.subspan(guard + e.offset, e.bytes), e.seed, guard + e.from);
   for (const Extent& e : anything)
     std::memcpy(due.data() + guard + e.offset, held.data() + guard + e.offset, e.bytes);
   if (std::memcmp(held.data(), due.data(), held.size()) == 0) return {};
