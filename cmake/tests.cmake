@@ -3,12 +3,17 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # Test names start with the build folder's name, so that the presets' tests can be told apart.
 cmake_path(GET CMAKE_BINARY_DIR FILENAME preset)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
+  # Debian's clang 16 looks for llvm-symbolizer-16 alone, which clang-16 does not bring.
+  find_program(symbolizer llvm-symbolizer REQUIRED)
+  set(sanitizer_options TSAN_OPTIONS=external_symbolizer_path=${symbolizer})
+endif()
 function(linkspan_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
   add_test(NAME ${preset}.${name} COMMAND ${arg_COMMAND})
   # What may take longest begins first, so that no core is idle at the end.
   set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
-                       ENVIRONMENT "${arg_ENVIRONMENT}")
+                       ENVIRONMENT "${arg_ENVIRONMENT};${sanitizer_options}")
   # What repeats in another mode what a plain `./dev test` runs already is for --all.
   if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls|^hostile|^seed_build" AND
      NOT name STREQUAL "hosts_cpu")
