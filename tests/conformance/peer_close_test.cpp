@@ -189,6 +189,7 @@ TEST_P(PeerClose, EndsWellWhenBothSidesCall) {
 }
 
 TEST_P(PeerClose, IsHeardByEveryThreadThatCallsOrWaits) {
+  const RemoteRegion theirs = take(peer_.lookup("theirs"));  // which nothing else writes to
   const std::vector<Transfer> all = start();
   std::atomic<int> answered{0};
   {
@@ -209,7 +210,7 @@ TEST_P(PeerClose, IsHeardByEveryThreadThatCallsOrWaits) {
     threads.emplace_back([&] {  // posts
       Status posted;
       while (posted.ok() || posted.code() == Code::no_resource) {
-        const auto moved = move(peer_, Op::write, here_.region, there_, {0, 0, 8}, way());
+        const auto moved = move(peer_, Op::write, here_.region, theirs, {0, 0, 8}, way());
         posted = moved.status();
         if (moved.ok()) posted = moved->wait(20s);
       }
