@@ -137,13 +137,12 @@ def test_each_query_of_the_dashboard_has_rows(served: str, tmp_path: pathlib.Pat
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as prometheus:
         try:
             assert prometheus.stderr is not None
-            log = ""
-            while "ready to receive web requests" not in log:
+            log, address = "", None
+            while address is None or "ready to receive web requests" not in log:
                 line = prometheus.stderr.readline()
                 assert line, log
                 log += line
-            address = re.search(r"Listening on.*address=(\S+)", log)
-            assert address, log
+                address = re.search(r"Listening on.*address=(\S+)", log)
             # A full pipe would stop it.
             threading.Thread(target=prometheus.stderr.read, daemon=True).start()
             limit = time.monotonic() + LIMIT_S

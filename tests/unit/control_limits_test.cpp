@@ -146,7 +146,8 @@ TEST_F(ControlRate, OfUnixSocketsIsBoundedAndWhoWaitsComesIn) {
   const base::Time begin = base::Clock::steady().now();
   const auto passed = [&] { return base::Clock::steady().now() - begin; };
   std::size_t came = 0;
-  while (passed() < 500ms) came += test::socket_to(at_.to_string()).ok() ? 1 : 0;
+  while (passed() < 500ms || (came <= kQueue + kBurst && passed() < 10s))
+    came += test::socket_to(at_.to_string()).ok() ? 1 : 0;
   // The last ones wait in the socket's queue.
   EXPECT_LE(came, kQueue + kBurst + kASecond * static_cast<std::size_t>(passed() / 1ms) / 1000 + 1);
   EXPECT_GT(came, kQueue + kBurst) << "it takes no more than the first ones";

@@ -170,10 +170,10 @@ TEST_F(PeerTableTest, LosesNoWork_WhileAnotherThreadPolls) {
   std::jthread poller([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) table_.poll(now());
   });
-  const auto limit = base::Deadline::in(20s);
   for (int i = 0; i < 500; ++i) {
     const auto transfer = make_transfer();
     must(submit(peer, transfer));
+    const auto limit = base::Deadline::in(20s);
     while (!transfer->quiet && !limit.passed()) std::this_thread::yield();
     ASSERT_EQ(end_of(*transfer), "ok") << "transfer " << i << " was lost";
   }
