@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tests/conformance/wire_pair.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace engine_wire_test {
@@ -199,6 +200,7 @@ TEST_P(EngineWireAlike, MovesManyBothWaysAtOnce) {
   }
   for (const Transfer& each : moved) ASSERT_EQ(each.wait(20s).to_string(), "ok");
   EXPECT_EQ(pair.far.ends(), std::vector<std::string>(kCount, "ok"));
+  order_accesses(pair.engine);
   EXPECT_EQ(to.difference(2, {{0, 4, 0, kMiB}}), "");
   EXPECT_EQ(target.difference(3, {{0, 6, 0, kMiB}}), "");
   EXPECT_EQ(pair.far.difference("to", 5, {{0, 1, 0, kMiB}}), "");

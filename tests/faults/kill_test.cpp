@@ -14,6 +14,7 @@
 #include "tests/faults/lane.hpp"
 #include "tests/faults/usage.hpp"
 #include "tests/support/held_stream.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace kill_test {
@@ -146,6 +147,7 @@ class Seat {
       EXPECT_EQ(lane.poll(), "");
     }
     EXPECT_EQ(victim.rest(), "");
+    order_accesses(engine_);
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const Expected came{0, kSource, 0, lane_bytes_};
       EXPECT_EQ(targets_[i].difference(kUntouched, {came}), "") << "into " << kinds_[i].name;

@@ -89,6 +89,7 @@ TEST_P(WireKills, LeaveNothingAndDisturbNoThird) {
     std::vector<Peer> peers;
     std::vector<Transfer> transfers;
     Strike strikes[kVictims];
+    std::uint64_t parts = 0;  // each of one transfer
     for (std::size_t i = 0; i < kVictims; ++i) {
       FarEngine& victim = *victims.emplace_back(std::make_unique<FarEngine>(with_wire(wire())));
       victim.add("there", memory());
@@ -96,9 +97,9 @@ TEST_P(WireKills, LeaveNothingAndDisturbNoThird) {
         const Peer peer = peers.emplace_back(take(side.engine.connect(victim.address())));
         const RemoteRegion there = take(peer.lookup("there"));
         for (std::uint64_t part = 0; part < kParts; ++part)
-          transfers.push_back(
-              take(move(peer, part % 2 == 0 ? Op::write : Op::read, side.outgoing.region, there,
-                        part_of(kBytes, part, kParts), by_wire(wire()))));
+          transfers.push_back(take(move(
+              peer, part % 2 == 0 ? Op::write : Op::read, side.outgoing.region, there,
+              part_of(kBytes, parts++, kVictims * std::size(sides) * kParts), by_wire(wire()))));
       }
       killer.kill(victim.process().pid(),
                   base::Clock::steady().now() + std::chrono::microseconds(random() % 3000),

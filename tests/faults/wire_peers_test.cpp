@@ -47,13 +47,14 @@ class WirePeers : public ::testing::TestWithParam<std::tuple<int, Kind>> {
   static MemoryOptions memory() { return {.kind = std::get<1>(GetParam()).name, .bytes = kBytes}; }
   static Engine open() { return take(Engine::open(wire_options(wire()))); }
 
-  /// Writes and reads by turns.
+  /// Writes and reads by turns, each of its own part.
   static std::vector<Transfer> start_all(const Peer& peer, const Region& here,
-                                         const RemoteRegion& there) {
+                                         const RemoteRegion& there, std::uint64_t first = 0,
+                                         std::uint64_t parts = kParts) {
     std::vector<Transfer> started;
     for (std::uint64_t i = 0; i < kParts; ++i)
       started.push_back(take(move(peer, i % 2 == 0 ? Op::write : Op::read, here, there,
-                                  part_of(kBytes, i, kParts), by_wire(wire()))));
+                                  part_of(kBytes, first + i, parts), by_wire(wire()))));
     return started;
   }
   /// Moves every byte both ways. `here` outlives the Engine.
@@ -85,11 +86,12 @@ TEST_P(WirePeers, EndAllWhenOneIsKilled) {
     far.add("there", memory());
     const Peer peer = take(engine.connect(far.address()));
     const RemoteRegion there = take(peer.lookup("there"));
-    auto transfers = start_all(peer, here.region, there);
+    auto transfers = start_all(peer, here.region, there, 0, 2 * kParts);
     EXPECT_EQ(transfers[0].wait(10s).to_string(), "ok");  // while transfers run
     far.process().signal(SIGSTOP);
     if (wire() == kVerbs) fake_verbs().set("rate", 20'000'000);  // else all end before the kill
-    for (const Transfer& each : start_all(peer, here.region, there)) transfers.push_back(each);
+    for (const Transfer& each : start_all(peer, here.region, there, kParts, 2 * kParts))
+      transfers.push_back(each);
     far.process().kill();
     const auto limit = base::Deadline::after(base::Clock::steady(), 1s);
     std::size_t broken = 0;

@@ -7,6 +7,7 @@
 
 #include "tests/conformance/engine_world.hpp"
 #include "tests/hosts/hosts.hpp"
+#include "tests/support/sanitizer_order.hpp"
 
 namespace linkspan::test {
 namespace cuts_test {
@@ -102,8 +103,10 @@ class HostCuts : public OnHosts {
     far().accept();
     in().fill(5);
     far().fill("read", 6);
+    order_accesses(engine());
     far().start("read", "near", 1);
     EXPECT_EQ(far().ends(), std::vector<std::string>{"ok"});
+    order_accesses(engine());
     EXPECT_EQ(in().difference(5, {{0, 6, 0, kBytes}}), "");
 
     EXPECT_EQ(finished(peer_.write(out().region, written_, one)).code(), Code::disconnected);

@@ -2,6 +2,7 @@
 // in memory.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -89,7 +90,7 @@ TEST_F(DevicePatterns, FanIn) {
     producers.emplace_back([&, place, failed = &left_.failed] {
       patterns::u32 own = 0;
       patterns::report(left_.window, source.data(), 500, place, &own);
-      if (own != 0) *failed = 1;
+      if (own != 0) std::atomic_ref{*failed}.store(1);
     });
   patterns::collect(right_.window, 8, kWait, &right_.failed);
   EXPECT_EQ(std::memcmp(right_.bytes, source.data(), source.size()), 0);

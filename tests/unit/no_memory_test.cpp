@@ -141,7 +141,7 @@ TEST_F(WithoutMemory, NetworkPluginsGoOn) {
       file_beside_this_program("libnccl-net-linkspan-test-v12.so");
   auto far = take(Engine::open(options)), near = take(Engine::open(options));
   must(far.listen("unix:" + folder_ + "/p"));
-  const Region to = take(far.allocate_shared(kAll.bytes));
+  const Region to = take(far.allocate_shared(kPlaces * kAll.bytes));
   const Region from = take(near.allocate_shared(kAll.bytes));
   must(far.publish("there", to));
   const auto write = [&](Duration patience) {
@@ -152,7 +152,8 @@ TEST_F(WithoutMemory, NetworkPluginsGoOn) {
     TransferOptions by_plugin;
     by_plugin.deadline = patience;
     by_plugin.require = "nccl_net";
-    const auto moved = peer->write(from, *remote, std::span(&kAll, 1), by_plugin);
+    const Block block{0, moves_++ % kPlaces * kAll.bytes, kAll.bytes};
+    const auto moved = peer->write(from, *remote, std::span(&block, 1), by_plugin);
     return moved.ok() ? moved->wait(patience) : moved.status();
   };
   ASSERT_EQ(write(10s).to_string(), "ok");

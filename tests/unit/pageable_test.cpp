@@ -250,6 +250,7 @@ TEST_F(PageableOnDevice, SeveralOrdersAtOnceBothWays) {
 }
 
 TEST_F(PageableOnDevice, AnAbortedOrderIsQuiet) {
+  copier = take(CpuCopier::create(1, kStaging));  // so that pieces may share their memory
   const Bytes data = data_of(4), poison(kBytes, kPoison);
   Bytes host = data;
   const Pieces much(200, {0, 0, kBytes});  // 1 GB: no more of it than needed
@@ -277,6 +278,7 @@ TEST_F(PageableOnDevice, AnAbortedOrderIsQuiet) {
 /// A blocked GPU has all buffers. Nothing is lost, and copies that need no buffer go on.
 TEST_F(PageableOnDevice, WaitsForSlotsAndLetsOthersPass) {
   if (!fake) GTEST_SKIP() << "needs the simulated driver";
+  constexpr std::size_t kHalf = kBytes / 2;
   const auto another = second_device();
   const Bytes data = data_of(5);
   Bytes host = data, back(kBytes, kPoison), copied(kBytes, kPoison);
@@ -285,9 +287,10 @@ TEST_F(PageableOnDevice, WaitsForSlotsAndLetsOthersPass) {
   std::vector<Ticket> tickets;
   {
     const test::FakeCudaHold hold(fake, device->info().ordinal);
-    for (int i = 0; i < 3; ++i)
+    for (const Pieces& part :
+         {Pieces{{0, 0, kHalf}}, Pieces{{kHalf, kHalf, kBytes - kHalf}}, whole()})
       tickets.push_back(
-          take(copier->start(order(placed(whole(), gpu->address(), address(host.data())), true))));
+          take(copier->start(order(placed(part, gpu->address(), address(host.data())), true))));
     for (int i = 0; i < 20; ++i) {
       const Status end =
           run({.method = Method::cpu_threads,
@@ -378,8 +381,12 @@ TEST_F(PageableOnDevice, ARefusedCopyIsAnErrorAndTheNextIsNone) {
 
 TEST_F(PageableOnDevice, IsDestroyedWithOrdersQueued) {
   Bytes host(kBytes, kPoison);
-  const Pieces up = placed(whole(), gpu->address(), address(host.data()));
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(copier->start(order(up, true)).ok());
+  constexpr std::size_t kOrders = 20, kPart = kBytes / kOrders;
+  for (std::size_t i = 0; i < kOrders; ++i) {
+    const Pieces part{{i * kPart, i * kPart, kPart}};
+    const Pieces up = placed(part, gpu->address(), address(host.data()));
+    ASSERT_TRUE(copier->start(order(up, true)).ok());
+  }
   copier.reset();
 }
 

@@ -447,13 +447,15 @@ TEST_F(VerbsPair, AllocatesNothing_OnceThereWereBatchesAsLarge) {
 /// Each step is repeated by the next progress(), or ends in an error that the caller gets.
 TEST_F(VerbsPair, LosesNoBatch_WhenAllocationsFail) {
   connect();
+  constexpr std::uint64_t kPart = 5000, kParts = kBytes / kPart;
   std::uint64_t cookie = 0;
   std::vector<std::uint64_t> posted;
   posted.reserve(10000);
   test::fail_each_allocation(
       [&] {
         ++cookie;
-        if (post(*near, cookie, cookie % 2 ? Op::write : Op::read, {0, 0, 5000}).ok())
+        const std::uint64_t at = cookie % kParts * kPart;
+        if (post(*near, cookie, cookie % 2 ? Op::write : Op::read, {at, at, kPart}).ok())
           posted.push_back(cookie);
         near->endpoint->progress(*near);
       },
