@@ -389,17 +389,19 @@ TEST_P(TransportConformance, EndsWhatIsInFlightWhenThePeerIsGone) {
 }
 
 TEST_P(TransportConformance, NeedsProgressOnlyWhereNextLookAsksForIt) {
+  const auto rests = [&] { return link->endpoint->poll_hint().when == PollHint::When::idle; };
   // A transport that has no data connection yet asks for a look when its time for one is over.
   const Deadline connected = Link::soon();
-  while (link->endpoint->poll_hint().when != PollHint::When::idle && !connected.passed())
-    link->progress();
-  EXPECT_EQ(link->endpoint->poll_hint().when, PollHint::When::idle);
+  while (!rests() && !connected.passed()) link->progress();
+  EXPECT_TRUE(rests());
   for (unsigned i = 0; i < 4; ++i)
     ASSERT_EQ(link->post(link->batch(part_of_region(i, 4, 65536))).to_string(), "ok");
   const Deadline limit = Link::soon();
   while (link->in_flight() != 0 && !limit.passed()) link->progress_when_asked();
   EXPECT_EQ(link->in_flight(), 0u) << "poll_hint() does not tell when it is needed";
-  EXPECT_EQ(link->endpoint->poll_hint().when, PollHint::When::idle);
+  // By several devices all may go before the last one is connected.
+  while (!rests() && !limit.passed()) link->progress_when_asked();
+  EXPECT_TRUE(rests());
 }
 
 TEST_P(TransportConformance, ExplainsItsPath) {
