@@ -10,10 +10,11 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
 endif()
 function(linkspan_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  list(APPEND arg_ENVIRONMENT ${sanitizer_options})
   add_test(NAME ${preset}.${name} COMMAND ${arg_COMMAND})
   # What may take longest begins first, so that no core is idle at the end.
   set_tests_properties(${preset}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}
-                       ENVIRONMENT "${arg_ENVIRONMENT};${sanitizer_options}")
+                       ENVIRONMENT "${arg_ENVIRONMENT}")
   # What repeats in another mode what a plain `./dev test` runs already is for --all.
   if(name MATCHES "_cpu$|^conformance_(lossy|slow|small|sealed|tls)|^faults_tls|^hostile|^seed_build" AND
      NOT name STREQUAL "hosts_cpu")
