@@ -90,7 +90,12 @@ def test_children_of_multiprocessing(method: str, tmp_path) -> None:
         "there.close()",
         "here.close(); there.close(); del remote",
         "keep = [here, peer, remote, flying]; keep.append(keep)",
-        "import threading; threading.Thread(target=flying.wait, args=(0.5,), daemon=True).start()",
+        # It prints nothing: CPython aborts if it ends while a daemon thread writes to stderr.
+        "import contextlib, threading\n"
+        "def wait():\n"
+        "    with contextlib.suppress(linkspan.Error):\n"
+        "        flying.wait(0.5)\n"
+        "threading.Thread(target=wait, daemon=True).start()",
     ],
 )
 def test_interpreters_end_in_any_order(last: str) -> None:
@@ -104,9 +109,7 @@ def test_interpreters_end_in_any_order(last: str) -> None:
         "flying = peer.recv(1, bytearray(100))\n"
         "peer.write(region, remote).wait(10)\n" + last
     )
-    assert ended.returncode == 0
-    # What a thread ends with that waits when the Engine closes, as far as it gets to say it.
-    assert ended.stderr == "" or "daemon" in last and "Exception in thread" in ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_import_starts_nothing() -> None:
