@@ -39,7 +39,7 @@ class GpuCopier final : public Copier {
   /// Bounds the copies, kernels, waits and flag writes in a stream. A CUDA stream takes about 1021
   /// entries and then blocks its caller (docs/cuda_notes.md, "queues").
   static constexpr unsigned kStreamEntries = 512;
-  static constexpr unsigned kListEntries = 16384;
+  static constexpr unsigned kListEntries = 21888;
   /// Maximum number of pages of an order. The list has two indices for each page.
   static constexpr unsigned kPages = kListEntries * sizeof(Piece) / (2 * sizeof(std::uint32_t));
   static constexpr std::uint64_t kPagedBytes = std::uint64_t{1} << 40;

@@ -295,18 +295,24 @@ void write(const std::filesystem::path& folder) {
                                    out.CreateVectorOfStructs(&block, 1), 0);
     });
   };
+  const Bytes pages = table([](auto& out) {
+    const auto index = out.CreateVector(std::vector<std::uint32_t>{0, 2, 1});
+    return schema::CreateExecute(out, 9, true, 1, 3, 0, 0,
+                                 schema::CreateWirePages(out, 16, 0, 0, index, index));
+  });
   const Bytes kinds = raw({of(FdKind::leases), of(FdKind::memory)});
-  frames.add("execute", join({greeted, local(LocalMessage::offer, offered, kinds),
-                              local(LocalMessage::completion_flags, {}, raw({of(FdKind::tally)})),
-                              local(LocalMessage::execute, execute(true, 3)),
-                              local(LocalMessage::execute, execute(false, 2)),
-                              local(LocalMessage::cancel,
-                                    table([](auto& out) { return schema::CreateCancel(out, 9); })),
-                              local(LocalMessage::retract,
-                                    table([](auto& out) { return schema::CreateRetract(out, 1); })),
-                              local(LocalMessage::retracted, table([](auto& out) {
-                                      return schema::CreateRetracted(out, 1);
-                                    }))}));
+  frames.add(
+      "execute",
+      join({greeted, local(LocalMessage::offer, offered, kinds),
+            local(LocalMessage::completion_flags, {}, raw({of(FdKind::tally)})),
+            local(LocalMessage::execute, execute(true, 3)),
+            local(LocalMessage::execute, execute(false, 2)), local(LocalMessage::execute, pages),
+            local(LocalMessage::cancel,
+                  table([](auto& out) { return schema::CreateCancel(out, 9); })),
+            local(LocalMessage::retract,
+                  table([](auto& out) { return schema::CreateRetract(out, 1); })),
+            local(LocalMessage::retracted,
+                  table([](auto& out) { return schema::CreateRetracted(out, 1); }))}));
   frames.add("pulled",
              join({greeted, raw({of(Step::receive), 1, 0, 1}),
                    raw({of(Step::good_offer), 1, 64, 0, 5}), raw({of(Step::good_answer), 0})}));

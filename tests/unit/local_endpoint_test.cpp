@@ -120,6 +120,14 @@ class LocalEndpointTest : public ::testing::Test {
     out.Finish(schema::CreateExecute(out, ++asked_, write, theirs, ours, blocks));
     return say(LocalMessage::execute, finished(out));
   }
+  Status execute(std::uint64_t theirs, std::uint64_t ours, std::uint64_t page_bytes,
+                 const std::vector<std::uint32_t>& from, const std::vector<std::uint32_t>& to) {
+    flatbuffers::FlatBufferBuilder out;
+    const auto local = out.CreateVector(from), remote = out.CreateVector(to);
+    const auto pages = schema::CreateWirePages(out, page_bytes, 5, 3, local, remote);
+    out.Finish(schema::CreateExecute(out, ++asked_, true, theirs, ours, 0, kNoFlag, pages));
+    return say(LocalMessage::execute, finished(out));
+  }
   /// Returns the answer to the last execute().
   Code answer() {
     const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
@@ -179,6 +187,45 @@ TEST_F(LocalEndpointTest, RefusesBlocksOutsideEitherRegionAlsoWhenTheSumOverflow
     EXPECT_EQ(answer(), Code::invalid_argument);
   }
   EXPECT_EQ(ours_, std::vector<std::byte>(kBytes, std::byte{1}));
+}
+
+TEST_F(LocalEndpointTest, ExecutesPages_AndRefusesThoseThatLeaveARegion) {
+  const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
+  const std::uint64_t theirs = offer();
+  const std::uint32_t last = (kBytes - 5) / 16 - 1, most = ~std::uint32_t{0};
+  ASSERT_TRUE(execute(theirs, writable, 16, {0, last}, {last, 1}).ok());
+  EXPECT_EQ(answer(), Code::ok);
+  std::vector<std::byte> due(kBytes, std::byte{1});
+  for (const std::size_t begin : {std::size_t{3} + last * 16, std::size_t{3 + 16}})
+    std::fill_n(due.begin() + static_cast<std::ptrdiff_t>(begin), 16, std::byte{2});
+  EXPECT_EQ(ours_, due);
+  ASSERT_TRUE(execute(theirs, writable, 0, {0}, {0}).ok());
+  EXPECT_EQ(answer(), Code::ok) << "pages without bytes";
+  for (const std::uint32_t index : {last + 1, most}) {
+    ASSERT_TRUE(execute(theirs, writable, 16, {0, index}, {0, 0}).ok());
+    EXPECT_EQ(answer(), Code::invalid_argument);
+    ASSERT_TRUE(execute(theirs, writable, 16, {0, 0}, {0, index}).ok());
+    EXPECT_EQ(answer(), Code::invalid_argument);
+  }
+  ASSERT_TRUE(execute(theirs, writable, ~0ull, {1}, {1}).ok());  // the sum overflows
+  EXPECT_EQ(answer(), Code::invalid_argument);
+  EXPECT_EQ(ours_, due);
+}
+
+TEST_F(LocalEndpointTest, ARequestIsOfBlocksOrOfAsManyPagesOnBothSides) {
+  const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
+  const std::uint64_t theirs = offer();
+  EXPECT_EQ(execute(theirs, writable, 16, {0, 1}, {0}).code(), Code::corrupt);
+  const Capabilities limits = us_.transport->capabilities();
+  const std::vector<std::uint32_t> pages(limits.max_batch_pages + 1);
+  EXPECT_EQ(execute(theirs, writable, 1, pages, pages).code(), Code::corrupt);
+  const std::vector<schema::WireBlock> blocks(limits.max_batch_blocks + 1);
+  flatbuffers::FlatBufferBuilder many, nothing;
+  const auto list = many.CreateVectorOfStructs(blocks);
+  many.Finish(schema::CreateExecute(many, 1, true, theirs, writable, list));
+  EXPECT_EQ(say(LocalMessage::execute, finished(many)).code(), Code::corrupt);
+  nothing.Finish(schema::CreateExecute(nothing, 1, true, theirs, writable));
+  EXPECT_EQ(say(LocalMessage::execute, finished(nothing)).code(), Code::corrupt);
 }
 
 TEST_F(LocalEndpointTest, RefusesRegionsThatAreNotThere) {

@@ -163,8 +163,9 @@ Status LocalEndpoint::begin(LocalInflightBatch& inflight, const PublishedRegion&
     return {};
   }
   if (chosen.where == Where::peer) {
-    Status status =
-        request_copy(inflight.request, inflight.op, local, remote.key().id.serial, inflight.blocks);
+    Status status = request_copy(inflight.request, inflight.op, local, remote.key().id.serial,
+                                 shape.pages != nullptr ? BatchShape(*shape.pages)
+                                                        : std::span<const Block>(inflight.blocks));
     if (!status.ok()) return status;
     expect_end(inflight.request, chosen.method, f.link, f.shape.bytes);
     inflight.state = BatchState::requested;

@@ -88,7 +88,7 @@ class LocalEndpoint final : public Endpoint {
                                         CheckedShape& shape)
       LINKSPAN_REQUIRES(transport_.copiers.mutex);
   Status request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
-                      std::uint64_t remote_serial, std::span<const Block> blocks);
+                      std::uint64_t remote_serial, const BatchShape& shape);
   Status share_completion_flags();
   bool poll_completion_flag(PeerRequest& request);
   void release_completion_flag(PeerRequest& request);

@@ -100,7 +100,8 @@ void LocalEndpoint::add_step(LocalInflightBatch& parent, BouncedBatch& bounced, 
   step.target = parent.target;
   step.remote = parent.remote;
   for (std::uint64_t room = bounced.memory->chunk_bytes();
-       room != 0 && bounced.next < parent.blocks.size();) {
+       room != 0 && bounced.next < parent.blocks.size() &&
+       step.blocks.size() < transport_.capabilities().max_batch_blocks;) {
     const Block& block = parent.blocks[bounced.next];
     const std::uint64_t bytes = std::min(block.bytes - bounced.next_offset, room);
     step.blocks.push_back({block.local_offset + bounced.next_offset,
@@ -149,8 +150,9 @@ void LocalEndpoint::start_phase(LocalInflightBatch& inflight, const BounceStep& 
       b.local_offset = here + bytes;
       bytes += b.bytes;
     }
-    const Status status = request_copy(inflight.request, inflight.op, bounced.memory->published(),
-                                       inflight.remote->key().id.serial, blocks);
+    const Status status =
+        request_copy(inflight.request, inflight.op, bounced.memory->published(),
+                     inflight.remote->key().id.serial, std::span<const Block>(blocks));
     if (status.ok()) {
       expect_end(inflight.request, bounced.route.far_method, bounced.route.far_link, bytes);
       inflight.state = BatchState::requested;

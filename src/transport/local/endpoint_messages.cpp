@@ -3,6 +3,7 @@
 
 #include "base/schema/local_generated.h"
 #include "base/untrusted_input.hpp"
+#include "transport/batch.hpp"
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {
@@ -11,6 +12,32 @@ namespace {
 constexpr std::size_t kMaxMessageText = 512, kMaxKeyFds = 2;
 
 Status corrupt_message(const char* what) { return {Code::corrupt, Scope::peer, what}; }
+
+/// Returns the blocks or pages of a request, unchecked, as this side sees them.
+Result<std::vector<Block>> requested_blocks(const schema::Execute& wire,
+                                            const Capabilities& limits) {
+  std::vector<Block> blocks;
+  if (const auto* const pages = wire.pages()) {
+    const auto ours = std::span(pages->remote_index()->data(), pages->remote_index()->size());
+    const auto theirs = std::span(pages->local_index()->data(), pages->local_index()->size());
+    if (ours.size() != theirs.size() || ours.size() > limits.max_batch_pages)
+      return corrupt_message("too many pages in a request to execute, or lists of two lengths");
+    return blocks_of(Pages{.page_bytes = pages->page_bytes(),
+                           .local_base = pages->remote_base(),
+                           .remote_base = pages->local_base(),
+                           .local_index = ours,
+                           .remote_index = theirs});
+  }
+  if (wire.blocks() == nullptr) return corrupt_message("a request to execute nothing");
+  if (wire.blocks()->size() > limits.max_batch_blocks)
+    return corrupt_message("too many blocks in a request to execute");
+  blocks.reserve(wire.blocks()->size());
+  for (const schema::WireBlock* b : *wire.blocks())
+    blocks.push_back({.local_offset = b->remote_offset(),
+                      .remote_offset = b->local_offset(),
+                      .bytes = b->bytes()});
+  return blocks;
+}
 
 }  // namespace
 
@@ -87,8 +114,8 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   if (wire == nullptr) return corrupt_message("malformed request to execute");
   if (for_peer_ >= transport_.capabilities().max_inflight + kMaxBounceSteps)
     return corrupt_message("more requests to execute than may be in flight");
-  if (wire->blocks()->size() > transport_.capabilities().max_batch_pages)
-    return corrupt_message("too many blocks in a request to execute");
+  auto blocks = requested_blocks(*wire, transport_.capabilities());
+  if (!blocks.ok()) return blocks.status();
   LocalInflightBatch inflight;
   CopyForPeer& role = inflight.role.emplace<CopyForPeer>();
   role.id = wire->id();
@@ -109,10 +136,7 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
     role.offer = offer->second;
   else if (refusal.ok())
     refusal = Status(Code::unreachable, Scope::request, "your region was not offered before");
-  for (const schema::WireBlock* b : *wire->blocks())
-    inflight.blocks.push_back({.local_offset = b->remote_offset(),
-                               .remote_offset = b->local_offset(),
-                               .bytes = b->bytes()});
+  inflight.blocks = *std::move(blocks);
   if (!serves_)
     refusal = Status(Code::disconnected, Scope::peer, "this connection is being closed");
   if (!refusal.ok()) inflight.finish(refusal);

@@ -5,9 +5,36 @@
 #include "transport/local/endpoint.hpp"
 
 namespace linkspan::transport::local {
+namespace {
+
+/// One of the two is null.
+struct WireShape {
+  flatbuffers::Offset<flatbuffers::Vector<const schema::WireBlock*>> blocks;
+  flatbuffers::Offset<schema::WirePages> pages;
+};
+
+/// Pages take a third of what their blocks would.
+WireShape wire_shape(flatbuffers::FlatBufferBuilder& out, const BatchShape& shape) {
+  if (const auto* const pages = std::get_if<Pages>(&shape)) {
+    const auto list = [&](std::span<const std::uint32_t> index) {
+      return out.CreateVector(index.data(), index.size());
+    };
+    const auto here = list(pages->local_index), there = list(pages->remote_index);
+    return {.blocks = {},
+            .pages = schema::CreateWirePages(out, pages->page_bytes, pages->local_base,
+                                             pages->remote_base, here, there)};
+  }
+  const auto blocks = std::get<std::span<const Block>>(shape);
+  const auto put = [&](std::size_t i, schema::WireBlock* to) {
+    *to = {blocks[i].local_offset, blocks[i].remote_offset, blocks[i].bytes};
+  };
+  return {.blocks = out.CreateVectorOfStructs<schema::WireBlock>(blocks.size(), put), .pages = {}};
+}
+
+}  // namespace
 
 Status LocalEndpoint::request_copy(PeerRequest& request, Op op, const PublishedRegion& local,
-                                   std::uint64_t remote_serial, std::span<const Block> blocks) {
+                                   std::uint64_t remote_serial, const BatchShape& shape) {
   const std::uint64_t serial = local.key.id.serial;
   if (!offered_.contains(serial)) {
     const memory::PublishedKey key = local.published_key(transport_.topology());
@@ -25,13 +52,10 @@ Status LocalEndpoint::request_copy(PeerRequest& request, Op op, const PublishedR
   if (Status status = share_completion_flags(); !status.ok()) return status;
   const auto flag = completion_flags_->acquire();
   flatbuffers::FlatBufferBuilder out;
-  std::vector<schema::WireBlock> wire;
-  wire.reserve(blocks.size());
-  for (const Block& b : blocks) wire.emplace_back(b.local_offset, b.remote_offset, b.bytes);
-  const auto list = out.CreateVectorOfStructs(wire);
+  const WireShape wire = wire_shape(out, shape);
   request.id = ++last_request_id_;
-  out.Finish(schema::CreateExecute(out, request.id, op == Op::write, serial, remote_serial, list,
-                                   flag.value_or(kNoFlag)));
+  out.Finish(schema::CreateExecute(out, request.id, op == Op::write, serial, remote_serial,
+                                   wire.blocks, flag.value_or(kNoFlag), wire.pages));
   if (Status status = send(LocalMessage::execute, finished(out)); !status.ok()) {
     if (flag) completion_flags_->release(*flag);
     return status;
