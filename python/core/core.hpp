@@ -30,8 +30,15 @@ constexpr int kNoDevice = -1, kSeveralDevices = -2;
 /// A Region and the Python object that owns its memory.
 struct PyRegion {
   Region region;
-  nb::object memory;       // kept alive as long as this
+  nb::object memory;       // kept alive until the registration has ended; not of allocate_shared()
   int device = kNoDevice;  // ordinal of the CUDA runtime
+  bool read_only = false;  // nothing here may write it either
+
+  /// Lets go of `memory`: the registration has ended.
+  void end() {
+    if (memory.is_valid()) memory = nb::none();
+  }
+  bool has_ended() const { return memory.is_valid() && memory.is_none(); }
 };
 
 /// A Transfer, and what must live until it is quiet besides its regions.
@@ -123,6 +130,8 @@ class Released {
 };
 /// Disables the release of the GIL, and waits at most 1 s for the threads that have released it.
 void drain();
+/// Called in a forked child, which has none of these threads.
+void forget_threads();
 bool is_ending();
 
 /// Returns act()'s result, which is called without the interpreter's lock and waits for nothing.

@@ -174,18 +174,19 @@ void bind_engine(nb::module_& module) {
           "secret"_a.none(), "security"_a.none(), "transport"_a, "transfer_deadline"_a.none())
       .def("_register_memory",
            [](PyEngine& self, std::uintptr_t address, std::uint64_t bytes, bool peers_read,
-              bool peers_write, bool exclusive, bool pin, int device, nb::object memory) {
+              bool peers_write, bool exclusive, bool pin, int device, bool read_only,
+              nb::object memory) {
              const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);
              auto region =
                  without_gil([&] { return self->register_memory(at(address), bytes, options); });
-             return PyRegion{take(std::move(region)), std::move(memory), device};
+             return PyRegion{take(std::move(region)), std::move(memory), device, read_only};
            })
       .def("_allocate_shared",
            [](PyEngine& self, std::uint64_t bytes, bool peers_read, bool peers_write,
               bool exclusive, bool pin) {
              const RegionOptions options = region_options(peers_read, peers_write, exclusive, pin);
              auto region = without_gil([&] { return self->allocate_shared(bytes, options); });
-             return PyRegion{take(std::move(region)), {}, -1};
+             return PyRegion{.region = take(std::move(region)), .memory = {}};
            })
       .def("_deregister",
            [](PyEngine& self, const PyRegion& region, double timeout) {

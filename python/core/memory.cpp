@@ -12,12 +12,20 @@ namespace {
 
 using namespace nb::literals;
 
-/// (pointer, shape, strides in bytes, bytes an element, DLPack's device type, device id, what holds
-/// it), by DLPack.
+/// (pointer, shape, strides in bytes, bytes an element, DLPack's device type, device id, whether it
+/// is read-only, what holds it), by DLPack. What holds it is the capsule and the object.
 nb::object dlpack_view(nb::handle value) {
+  nb::ndarray<> writable;
   nb::ndarray<nb::ro> array;
-  if (!nb::try_cast(value, array))
+  const bool read_only = !nb::try_cast(value, writable);
+  if (!read_only)
+    array = nb::ndarray<nb::ro>(writable);
+  else if (!nb::try_cast(value, array))
     throw nb::type_error("its __dlpack__() gives nothing that can be used here");
+  auto holder = std::make_unique<nb::ndarray<nb::ro>>(array);
+  const nb::capsule held(
+      holder.get(), [](void* data) noexcept { delete static_cast<nb::ndarray<nb::ro>*>(data); });
+  static_cast<void>(holder.release());  // the capsule's now
   const std::int64_t item = static_cast<std::int64_t>(array.itemsize());
   nb::list shape, strides;
   for (std::size_t i = 0; i < array.ndim(); ++i) {
@@ -25,7 +33,8 @@ nb::object dlpack_view(nb::handle value) {
     strides.append(array.stride(i) * item);
   }
   return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), shape, strides, item,
-                        array.device_type(), array.device_id(), nb::borrow(value));
+                        array.device_type(), array.device_id(), read_only,
+                        nb::make_tuple(held, value));
 }
 
 /// Returns the address of the first element by the buffer protocol, for any strides.
@@ -41,8 +50,16 @@ nb::object memory_of(nb::handle self) {
   const auto& region = *nb::inst_ptr<PyRegion>(self);
   if (region.region.kind() == MemoryKind::device)
     throw nb::type_error("the region is on a GPU, where the CPU reads nothing");
-  return nb::cast(nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>, nb::c_contig>(
-      region.region.data(), {static_cast<std::size_t>(region.region.bytes())}, self));
+  if (region.has_ended())
+    throw nb::value_error("the region is deregistered, and its memory is not kept any more");
+  const nb::handle owner = region.memory.is_valid() ? nb::handle(region.memory) : self;
+  const std::size_t bytes = region.region.bytes();
+  const auto view = [&]<class Byte>(Byte* data) {
+    return nb::cast(
+        nb::ndarray<nb::memview, Byte, nb::ndim<1>, nb::c_contig>(data, {bytes}, owner));
+  };
+  auto* const data = static_cast<std::uint8_t*>(region.region.data());
+  return region.read_only ? view(static_cast<const std::uint8_t*>(data)) : view(data);
 }
 
 std::string gpu_of(const Region& region) {
@@ -83,6 +100,18 @@ nb::object words_of(const Descriptor& self) {
   return text_of("<Descriptor \"" + self.name + "\" of Engine \"" + self.engine +
                  "\": " + std::to_string(total_of(self)) + " bytes, " + what + ">");
 }
+
+/// Lets the garbage collector see what a region keeps, which may refer to its Engine. An Engine
+/// that is collected ends its regions itself.
+int traverse_region(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<PyRegion>(self)->memory.ptr());
+  return 0;
+}
+int keep_region(PyObject* /*self*/) { return 0; }
+const PyType_Slot kRegionSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_region)},
+                                    {Py_tp_clear, reinterpret_cast<void*>(&keep_region)},
+                                    {0, nullptr}};
 
 void bind_descriptor(nb::module_& module) {
   nb::class_<Descriptor>(module, "Descriptor",
@@ -134,14 +163,15 @@ void bind_memory(nb::module_& module) {
   module.def(
       "dlpack_view", &dlpack_view, "memory"_a,
       nb::sig("def dlpack_view(memory: object) -> tuple[int, list[int], list[int], int, int, "
-              "int, object]"));
+              "int, bool, object]"));
   module.def("address_of", &address_of, "memory"_a);
 
   bind_descriptor(module);
 
   nb::class_<PyRegion>(module, "Region",
                        "Memory of this process that was registered; what it belongs to lives as "
-                       "long as the registration.")
+                       "long as the registration.",
+                       nb::type_slots(kRegionSlots))
       .def_prop_ro("bytes", [](const PyRegion& self) { return self.region.bytes(); })
       .def_prop_ro(
           "kind", [](const PyRegion& self) { return std::string(name_of(self.region.kind())); },
@@ -153,7 +183,9 @@ void bind_memory(nb::module_& module) {
           "gpu", [](const PyRegion& self) { return gpu_of(self.region); },
           "\"GPU-...\", as nvidia-smi names it; \"\": none")
       .def_prop_ro("memory", &memory_of, nb::sig("def memory(self) -> memoryview"),
-                   "Its bytes, of host memory. Lives on as long as the region is registered.")
+                   "Its bytes, of host memory; read-only if what was registered is. ValueError: it "
+                   "was deregistered.")
+      .def("_end", [](PyRegion& self) { self.end(); })
       .def("__len__", [](const PyRegion& self) { return self.region.bytes(); })
       .def("__repr__",
            [](const PyRegion& self) { return "<Region: " + self.region.describe() + ">"; });

@@ -28,11 +28,12 @@ struct Loose {
   PyRegion stands_for;  // its device, and what holds it
 };
 
-Loose loose(nb::handle memory, bool writable) {
-  const nb::object view = nb::module_::import_("linkspan._memory").attr("whole")(memory, writable);
-  return {nb::cast<std::uintptr_t>(view[0]),
-          nb::cast<std::uint64_t>(view[1]),
-          {.region = {}, .memory = view[3], .device = nb::cast<int>(view[2])}};
+Loose loose(nb::handle memory, bool is_written) {
+  const nb::object whole =
+      nb::module_::import_("linkspan._memory").attr("whole")(memory, is_written);
+  return {nb::cast<std::uintptr_t>(whole[0]),
+          nb::cast<std::uint64_t>(whole[1]),
+          {.region = {}, .memory = whole[4], .device = nb::cast<int>(whole[2])}};
 }
 
 template <bool kSends>

@@ -42,8 +42,10 @@ void drain() {
   ending = true;
   const nb::gil_scoped_release release;
   std::unique_lock lock(back().mutex);
-  back().changed.wait_for(lock, std::chrono::seconds(1), [] { return outside == 0; });
+  back().changed.wait_for(lock, std::chrono::seconds(1), [] { return outside <= 0; });
 }
+
+void forget_threads() { outside = 0; }
 
 bool is_ending() { return ending; }
 

@@ -18,10 +18,21 @@ namespace {
 using namespace nb::literals;
 using Array = nb::ndarray<nb::ro>;
 
+constexpr const char* kIndexTypes = "int32, uint32, int64 or uint64";
+
 [[noreturn]] void refuse(const std::string& what) { throw nb::value_error(what.c_str()); }
 
 bool is_array(nb::handle value) {
   return nb::hasattr(value, "__dlpack__") || PyObject_CheckBuffer(value.ptr()) != 0;
+}
+
+Array array_of(nb::handle value, const std::string& what, const char* give) {
+  Array array;
+  if (!nb::try_cast(value, array))
+    refuse(what + ": an array of " +
+           nb::cast<std::string>(nb::str(nb::getattr(value, "dtype", value.type()))) +
+           ", which is read by no name that other libraries know; give " + give);
+  return array;
 }
 
 /// Whole numbers in host memory, in one dimension or two. Steps are in elements.
@@ -97,8 +108,7 @@ void append_array(const NumberArray& array, const char* what, IndexList& to) {
   else if (array.type == nb::dtype<std::uint64_t>())
     append_rows<std::uint64_t>(array, what, to);
   else
-    refuse(std::string(what) +
-           " has elements of another type; give int32, uint32, int64 or uint64");
+    refuse(std::string(what) + " has elements of another type; give " + kIndexTypes);
 }
 
 /// Returns a tensor of torch's in host memory as numpy's array of the same memory, which is read
@@ -145,7 +155,7 @@ std::optional<std::size_t> append_buffer(nb::handle value, const char* what, Ind
 std::size_t append_indices(nb::handle value, const char* what, IndexList& to) {
   if (const auto rows = append_buffer(value, what, to)) return *rows;
   if (is_array(value)) {
-    const auto array = nb::cast<Array>(value);
+    const Array array = array_of(value, what, kIndexTypes);
     const std::size_t dimensions = array.ndim();
     if (dimensions != 1 && dimensions != 2)
       refuse(std::string(what) + " has " + std::to_string(dimensions) +
@@ -263,7 +273,7 @@ Blocks blocks_of(nb::handle value) {
   constexpr const char* kWhat =
       "shape: give Pages, Strides, or blocks as rows of (local offset, remote offset, bytes)";
   if (is_array(value)) {
-    const auto array = nb::cast<Array>(value);
+    const Array array = array_of(value, "blocks", "int64 or uint64");
     if (array.device_type() != nb::device::cpu::value)
       refuse("blocks are on a GPU: move them to the CPU");
     if (array.ndim() != 2 || array.shape(1) != 3) refuse(kWhat);

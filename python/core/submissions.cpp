@@ -24,9 +24,20 @@ using namespace nb::literals;
           "(self, parts: typing.Sequence[tuple[Region, RemoteRegion, Shape | " \
           "None]], " LINKSPAN_OPTIONS ") -> Transfer")
 
+/// ValueError: a read would write to a region that is read-only.
+void check_local(Op op, const PyRegion& local, const std::string& pair = {}) {
+  if (op == Op::read && local.read_only)
+    throw nb::value_error((pair + "a region of " + local.region.describe() +
+                           " is read-only and cannot be read into: register memory that may be "
+                           "written")
+                              .c_str());
+}
+std::string pair_text(std::size_t index) { return "pair " + std::to_string(index) + ": "; }
+
 /// Submits by Peer::write() or read().
 template <Op kOp>
 struct Submit {
+  static constexpr Op op = kOp;
   const Peer& peer;
   const nb::kwargs& options;
 
@@ -57,6 +68,7 @@ struct Prepare {
 
 template <class Act>
 auto with_one(const Act& act, const PyRegion& local, const RemoteRegion& remote, nb::handle shape) {
+  check_local(act.op, local);
   const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
   return act(local, keepalive_of(parsed), local.region, remote, view_of(parsed));
 }
@@ -86,15 +98,14 @@ ParsedShape shape_of_pair(std::size_t index, nb::handle shape, std::uint64_t her
   try {
     return shape_of(shape, here, there);
   } catch (const nb::builtin_exception& error) {
-    throw nb::builtin_exception(error.type(),
-                                ("pair " + std::to_string(index) + ": " + error.what()).c_str());
+    throw nb::builtin_exception(error.type(), (pair_text(index) + error.what()).c_str());
   }
 }
 
 /// The pairs of regions of a transfer, each with a shape of its own.
 class Parts {
  public:
-  explicit Parts(std::size_t most) {
+  Parts(Op op, std::size_t most) : op_(op) {
     given_.reserve(most);
     shapes_.reserve(most);
     parts_.reserve(most);
@@ -104,6 +115,7 @@ class Parts {
   ~Parts() = default;
 
   void add(const PyRegion& local, const RemoteRegion& remote, nb::handle shape) {
+    if (local.read_only) check_local(op_, local, pair_text(shapes_.size()));
     add_local(all_, local);
     given_.push_back(nb::borrow(shape));
     shapes_.push_back(shape_of_pair(shapes_.size(), shape, local.region.bytes(), remote.bytes()));
@@ -117,6 +129,7 @@ class Parts {
   }
 
  private:
+  const Op op_;
   PyRegion all_;
   std::vector<nb::object> given_;    // what shapes_ refers to
   std::vector<ParsedShape> shapes_;  // what parts_ refers to
@@ -140,9 +153,9 @@ void for_each_part(const nb::sequence& parts, Act act) {
     const auto* const local = instance_of<PyRegion>(here);
     const auto* const remote = instance_of<RemoteRegion>(there);
     if (local == nullptr || remote == nullptr)
-      throw nb::type_error(("pair " + std::to_string(index) +
-                            ": give a tuple of a Region, a RemoteRegion, and a Shape or None")
-                               .c_str());
+      throw nb::type_error(
+          (pair_text(index) + "give a tuple of a Region, a RemoteRegion, and a Shape or None")
+              .c_str());
     ++index;
     act(*local, *remote, each[2]);
   }
@@ -150,7 +163,7 @@ void for_each_part(const nb::sequence& parts, Act act) {
 
 template <class Act>
 auto with_parts(const Act& act, const nb::sequence& given) {
-  Parts parts(nb::len(given));
+  Parts parts(act.op, nb::len(given));
   for_each_part(given, [&](const auto&... part) { parts.add(part...); });
   return parts.pass_to(act);
 }
@@ -230,11 +243,12 @@ auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, 
   std::vector<Region> here;
   here.reserve(nb::len(local));
   for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
+    if (each.read_only) check_local(act.op, each, pair_text(here.size()));
     add_local(all, each);
     here.push_back(each.region);
   });
   if (shape.is_none() && here.size() == there.all().size()) {
-    Parts parts(here.size());
+    Parts parts(act.op, here.size());
     std::size_t i = 0;
     for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
       if (i == there.all().size()) throw nb::type_error(kNoLocal);  // it has become longer

@@ -24,10 +24,7 @@ class Flying {
     }
     transfers_.push_back(transfer);
   }
-
- private:
-  static constexpr std::size_t kFew = 8;
-
+  /// Lets go of the memory of those that are quiet.
   void sweep() {
     std::vector<nb::object> quiet;  // goes last: what is freed here may run Python code
     std::erase_if(transfers_, [&](nb::object& each) {
@@ -37,6 +34,9 @@ class Flying {
       return true;
     });
   }
+
+ private:
+  static constexpr std::size_t kFew = 8;
 
   std::vector<nb::object> transfers_;
   std::size_t sweep_at_ = kFew;
@@ -117,7 +117,12 @@ void bind_transfers(nb::module_& module) {
            "TimeoutError: `timeout` seconds passed first, and the transfer continues. "
            "TimedOutError, also a TimeoutError: its own deadline passed, and it is quiet.")
       .def(
-          "done", [](const PyTransfer& self) { return self.transfer.done(); },
+          "done",
+          [](PyTransfer& self) {
+            if (!self.transfer.done()) return false;
+            const nb::object memory = std::move(self.memory);  // is the caller's again
+            return true;
+          },
           "It is quiet: nothing will touch its memory any more.")
       .def(
           "cancel",
@@ -214,7 +219,12 @@ void bind_transfers(nb::module_& module) {
           },
           "future"_a, "cookie"_a)
       .def(
-          "take", [](CompletionQueue& self) { return as_list(self.take()); },
+          "take",
+          [](CompletionQueue& self) {
+            const std::vector<std::uint64_t> cookies = self.take();
+            if (!cookies.empty()) flying().sweep();
+            return as_list(cookies);
+          },
           nb::sig("def take(self) -> list[int]"));
 }
 

@@ -19,7 +19,8 @@ class Inbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = CompletionQueue()
-        self._waiting: dict[int, asyncio.Future[None]] = {}  # by cookie
+        # By cookie: what is awaited, and the future that is done when it is.
+        self._waiting: dict[int, tuple[Transfer | Future, asyncio.Future[None]]] = {}
         self._of: weakref.WeakKeyDictionary[Transfer | Future, asyncio.Future[None]] = (
             weakref.WeakKeyDictionary()
         )
@@ -36,17 +37,19 @@ class Inbox:
             except InvalidArgumentError:
                 raise RuntimeError(f"{awaited!r} is awaited in another event loop") from None
             future = self._of[awaited] = asyncio.get_running_loop().create_future()
-            self._waiting[cookie] = future
+            self._waiting[cookie] = awaited, future
         return future
 
     def _read(self) -> None:
         for cookie in self._queue.take():
-            future = self._waiting.pop(cookie)
+            awaited, future = self._waiting.pop(cookie)
+            del self._of[awaited]
             if not future.done():
                 future.set_result(None)
 
 
-_inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Inbox] = (
+# An open loop keeps its Inbox: it calls _read(). The Inbox keeps the loop by its futures.
+_inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Inbox]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -57,14 +60,16 @@ async def until_done(awaited: Transfer | Future) -> Any:
     """
     if not awaited.done():
         loop = asyncio.get_running_loop()
-        inbox = _inboxes.get(loop)
+        known = _inboxes.get(loop)
+        inbox = known() if known is not None else None
         if inbox is None:
-            inbox = _inboxes[loop] = Inbox(loop)
+            inbox = Inbox(loop)
+            _inboxes[loop] = weakref.ref(inbox)
         future = inbox.ended(awaited)
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
             if not awaited.cancel():
-                await future
+                await asyncio.shield(future)  # other tasks may await it too
             raise
     return awaited.wait(0)

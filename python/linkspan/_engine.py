@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import weakref
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from . import _core, _errors, _memory
 from ._core import Future, Region
@@ -78,6 +79,7 @@ class Engine(_core.Engine):
         )
         # Until deregistered or closed: dropping a Region drops neither its key nor its memory.
         self._regions: set[Region] = set()
+        self._ending: set[Future] = set()  # what ends a region, as far as nobody has seen its end
         self._process = os.getpid()
         _open.add(self)
 
@@ -98,9 +100,14 @@ class Engine(_core.Engine):
         exclusive: no peer may map it. pin: lock host memory for the GPU.
         ValueError: gaps, read-only memory that peers may write. UnsupportedError: managed memory.
         """
-        address, size, device, owner = _memory.whole(memory, peers_write, any_order=True)
+        address, size, device, read_only, owner = _memory.whole(memory, any_order=True)
+        if read_only and peers_write:
+            raise ValueError(
+                f"{type(memory).__name__} is read-only: give memory that may be written, or say"
+                " that peers do not write it, peers_write=False"
+            )
         region = self._register_memory(
-            address, size, peers_read, peers_write, exclusive, pin, device, owner
+            address, size, peers_read, peers_write, exclusive, pin, device, read_only, owner
         )
         self._regions.add(region)
         return region
@@ -123,26 +130,34 @@ class Engine(_core.Engine):
         """Its key is dead at once; returns when no peer maps it and no transfer uses it any more.
         BusyError names who still does: call again."""
         self._deregister(region, timeout)
-        self._regions.discard(region)
+        _let_go(self._regions, region)
 
     def invalidate(self, region: Region, timeout: float = 10.0) -> None:
         """As deregister(), for memory that is about to be freed: what is in flight on it is
         canceled, and peers let go of GPU memory although their users hold its RemoteRegion."""
         self._invalidate(region, timeout)
-        self._regions.discard(region)
+        _let_go(self._regions, region)
 
     def deregister_async(self, region: Region, timeout: float = 10.0) -> Future:
         """deregister() that returns at once: `await` or wait() returns None, or raises BusyError.
-        The memory is kept until then, else until close()."""
-        return self._deregister_async(
-            region, timeout, functools.partial(self._regions.discard, region)
-        )
+        The memory is kept until then, or if the Future is dropped until a later call of this or
+        close()."""
+        return self._ends(self._deregister_async, region, timeout)
 
     def invalidate_async(self, region: Region, timeout: float = 10.0) -> Future:
         """invalidate() that returns at once, as deregister_async()."""
-        return self._invalidate_async(
-            region, timeout, functools.partial(self._regions.discard, region)
-        )
+        return self._ends(self._invalidate_async, region, timeout)
+
+    def _ends(self, call: Callable[..., Future], region: Region, timeout: float) -> Future:
+        for each in list(self._ending):
+            if each.done():
+                self._ending.discard(each)
+                with contextlib.suppress(_errors.Error):  # the region stays registered
+                    each.wait(0)
+        # Refers to no Engine, because the garbage collector does not look into a Future.
+        future = call(region, timeout, functools.partial(_let_go, self._regions, region))
+        self._ending.add(future)
+        return future
 
     def publish(self, name: str, region: Region | Sequence[Region]) -> int | None:
         """Lets peers find it. Several regions are a set, published at once in the place of what the
@@ -162,7 +177,9 @@ class Engine(_core.Engine):
         imported memory of this Engine copy there no more. PendingError: something is not quiet, the
         text names whom it waits for, and the memory is kept. Call again, also after a signal."""
         self._close(timeout)
-        self._regions.clear()
+        for region in list(self._regions):
+            _let_go(self._regions, region)
+        self._ending.clear()
         _open.discard(self)
 
     def __enter__(self) -> Engine:
@@ -177,8 +194,12 @@ class Engine(_core.Engine):
 
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
-_imported_by = os.getpid()
 _kept: list[Any] = []  # memory that is in use until the process ends
+
+
+def _let_go(regions: set[Region], region: Region) -> None:
+    regions.discard(region)
+    region._end()
 
 
 def _close_or_keep(engine: Engine) -> None:
@@ -196,5 +217,7 @@ def _close_all() -> None:
     for engine in list(_open):
         if engine._process == os.getpid():
             _close_or_keep(engine)
-    if os.getpid() == _imported_by:  # a forked child has not the threads that are out
-        _core._drain()
+    _core._drain()
+
+
+os.register_at_fork(after_in_child=_core._forget_threads)

@@ -26,6 +26,7 @@ class View(NamedTuple):
     strides: tuple[int, ...]  # bytes
     itemsize: int
     device: int  # ordinal of the CUDA runtime; -1: none, or unknown
+    read_only: bool
     owner: Any  # the object that owns the memory
 
     @property
@@ -61,21 +62,21 @@ class View(NamedTuple):
         return levels
 
 
-def view(memory: Any, writable: bool) -> View:
-    """TypeError: it has no memory that can be named. ValueError: read-only, or of a strange kind."""
+def view(memory: Any) -> View:
+    """TypeError: it has no memory that can be named. ValueError: it is of a strange kind."""
     torch = sys.modules.get("torch")  # without it loaded no object is one of its tensors
     if torch is not None and isinstance(memory, getattr(torch, "Tensor", ())):
         return _tensor(torch, memory)
     if (interface := getattr(memory, "__cuda_array_interface__", None)) is not None:
         device = memory.__dlpack_device__()[1] if hasattr(memory, "__dlpack_device__") else -1
-        return _array_interface(interface, memory, writable, int(device))
+        return _array_interface(interface, memory, int(device))
     if isinstance(memory, tuple) and len(memory) == 2:
         address, size = memory
         if not (isinstance(address, int) and isinstance(size, int)) or not (
             0 < address < 1 << 64 and 0 <= size < 1 << 64
         ):
             raise ValueError(f"{memory!r} is no (address, bytes): whole numbers, the first not 0")
-        return View(address, (size,), (1,), 1, -1, memory)
+        return View(address, (size,), (1,), 1, -1, False, memory)
     _refuse_objects(memory)
     try:
         buffer = memoryview(memory)  # as long as it lives, a bytearray keeps its place
@@ -83,32 +84,34 @@ def view(memory: Any, writable: bool) -> View:
         # The buffer protocol has no name for datetime64, bfloat16 and other types of numpy.
         interface = getattr(memory, "__array_interface__", None)
         if interface is not None and isinstance(interface.get("data"), tuple):
-            return _array_interface(interface, memory, writable, -1)
+            return _array_interface(interface, memory, -1)
         if hasattr(memory, "__dlpack__"):
             return _dlpack(memory)
         raise TypeError(f"{type(memory).__name__} is no memory ({error}): give {_KINDS}") from None
     if "O" in re.sub(":[^:]*:", "", buffer.format):  # without the names of fields
         raise _objects(memory)
-    if writable and buffer.readonly:
-        raise ValueError(
-            f"{type(memory).__name__} is read-only: give memory that may be written, or say that"
-            " peers do not write it, peers_write=False"
-        )
     address = _core.address_of(buffer)
     shape, strides = buffer.shape or (), buffer.strides or ()
-    return View(address, shape, strides, buffer.itemsize, -1, buffer)
+    return View(address, shape, strides, buffer.itemsize, -1, buffer.readonly, buffer)
 
 
-def whole(memory: Any, writable: bool, any_order: bool = False) -> tuple[int, int, int, Any]:
-    """(address, bytes, device, what it belongs to) of memory without gaps."""
-    of = view(memory, writable)
+def whole(
+    memory: Any, is_written: bool = False, any_order: bool = False
+) -> tuple[int, int, int, bool, Any]:
+    """(address, bytes, device, read-only, what it belongs to) of memory without gaps."""
+    of = view(memory)
+    if is_written and of.read_only:
+        raise ValueError(
+            f"{type(memory).__name__} is read-only and cannot be received into: give memory that"
+            " may be written"
+        )
     if not (of.dense if any_order else of.contiguous):
         raise ValueError(
             f"shape {of.shape} with strides {of.strides} in bytes is not contiguous: give"
             " .contiguous(), or register what it is a view of and pass"
             " linkspan.util.packed(region, view) as shape"
         )
-    return of.address, of.bytes, of.device, of.owner
+    return of.address, of.bytes, of.device, of.read_only, of.owner
 
 
 def gpu_indices(value: Any, what: str) -> tuple[int, int] | None:
@@ -123,7 +126,7 @@ def gpu_indices(value: Any, what: str) -> tuple[int, int] | None:
             f"{what} is on a GPU, where indices have 32 bits, and is {interface['typestr']}: give"
             f" {what}.to(torch.int32)"
         )
-    of = view(value, False)
+    of = view(value)
     if len(of.shape) != 1 or not of.contiguous:
         raise ValueError(f"{what} is on a GPU: give one dimension without gaps")
     return of.address, of.shape[0]
@@ -146,7 +149,8 @@ def _tensor(torch: Any, tensor: Any) -> View:
         tuple(step * item for step in tensor.stride()),
         item,
         tensor.device.index if tensor.is_cuda else -1,
-        tensor,
+        False,
+        (tensor, tensor.untyped_storage()),  # `tensor.data = other` gives the tensor another storage
     )
 
 
@@ -165,13 +169,9 @@ def _refuse_objects(memory: Any) -> None:
         raise _objects(memory)
 
 
-def _array_interface(
-    interface: dict[str, Any], owner: Any, writable: bool, device: int
-) -> View:
+def _array_interface(interface: dict[str, Any], owner: Any, device: int) -> View:
     shape = tuple(interface["shape"])
     address, read_only = interface["data"]
-    if writable and read_only:
-        raise ValueError(f"{type(owner).__name__} is read-only: give memory that may be written")
     if interface.get("mask") is not None:
         raise ValueError(f"{type(owner).__name__} has a mask: give its data without one")
     kind = _TYPE.match(interface["typestr"])
@@ -184,16 +184,16 @@ def _array_interface(
     strides = interface.get("strides")
     if strides is None:
         strides = _dense(shape, item)
-    return View(int(address or 0), shape, tuple(strides), item, device, owner)
+    return View(int(address or 0), shape, tuple(strides), item, device, bool(read_only), owner)
 
 
 def _dlpack(owner: Any) -> View:
-    address, shape, strides, item, kind, device, held = _core.dlpack_view(owner)
+    address, shape, strides, item, kind, device, read_only, held = _core.dlpack_view(owner)
     if kind not in (_DLPACK_CPU, _DLPACK_CUDA, _DLPACK_PINNED, _DLPACK_MANAGED):
         raise ValueError(f"{type(owner).__name__} is on DLPack's device type {kind}: give memory of"
                          " CUDA or of the CPU")
     on_gpu = device if kind == _DLPACK_CUDA else -1
-    return View(address, tuple(shape), tuple(strides), item, on_gpu, held)
+    return View(address, tuple(shape), tuple(strides), item, on_gpu, read_only, held)
 
 
 def _dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

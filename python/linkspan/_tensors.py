@@ -33,7 +33,7 @@ def synchronize(tensors: Sequence[Any]) -> None:
 
 
 def not_empty(tensors: Sequence[Any]) -> list[Any]:
-    return [each for each in tensors if _memory.view(each, False).bytes]
+    return [each for each in tensors if _memory.view(each).bytes]
 
 
 def empty(shape: Any, dtype: Any, device: str | None) -> Any:
@@ -47,7 +47,7 @@ def empty(shape: Any, dtype: Any, device: str | None) -> Any:
 
 def check_contiguous(obj_id: str, tensors: Sequence[Any]) -> None:
     for index, tensor in enumerate(tensors):
-        if not _memory.view(tensor, False).contiguous:
+        if not _memory.view(tensor).contiguous:
             raise ValueError(
                 f"tensor {index} of object {obj_id} is not contiguous: give .contiguous()"
             )

@@ -39,7 +39,7 @@ def packed(region: Region, memory: Any, *, remote_base: int = 0) -> Strides:
     memory: a view of what `region` was made of, with at most three levels of gaps.
     ValueError: it leaves the region, or has more levels, or a negative step.
     """
-    of = _memory.view(memory, False)
+    of = _memory.view(memory)
     levels = of.levels()
     block = of.bytes // math.prod(count for count, _ in levels) if of.bytes else 0
     if len(levels) > 3 or any(step < 0 for _, step in levels):

@@ -282,17 +282,97 @@ def test_a_task_that_waits_for_a_held_stream(pair: Pair, gpu) -> None:
         async def wrap() -> None:
             await transfer
 
-        task = asyncio.create_task(wrap())
+        task, other = asyncio.create_task(wrap()), asyncio.create_task(wrap())
         await asyncio.sleep(0.05)
         task.cancel()
         await asyncio.sleep(0.05)
         assert not task.done()  # its memory may still be touched
-        held.release()
+        task.cancel()  # who cancels it again waits no longer, and disturbs nobody else
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert not transfer.done() and not other.done()
+        last = asyncio.create_task(wrap())
+        await asyncio.sleep(0.05)
+        assert not last.done()
+        held.release()
+        ends = await asyncio.gather(other, last, return_exceptions=True)
         assert transfer.done()
+        assert all(each is None or isinstance(each, linkspan.CanceledError) for each in ends)
 
     try:
         asyncio.run(go())
     finally:
         held.close()
+
+
+def test_loops_that_ended_leave_no_descriptor(pair: Pair) -> None:
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    async def go() -> None:
+        kept.append(pair.back.recv(1, bytearray(1)))
+        asyncio.get_running_loop().call_later(0.01, pair.peer.send, 1, b"x")
+        await kept[-1]
+
+    kept: list[linkspan.Transfer] = []
+    asyncio.run(go())
+    before = descriptors()
+    for _ in range(5):
+        asyncio.run(go())
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("end", ["deregister", "invalidate", "async", "dropped", "close"])
+def test_memory_is_free_when_its_registration_has_ended(pair: Pair, end: str) -> None:
+    memory = Weak(64)
+    watch = weakref.ref(memory)
+    region = pair.here.register_memory(memory)
+    view = region.memory
+    if end == "async":
+        pair.here.deregister_async(region).wait(10)
+    elif end == "dropped":
+        deadline = time.monotonic() + 10
+        pair.here.invalidate_async(region)
+        while region in pair.here._regions and time.monotonic() < deadline:
+            pair.here.deregister_async(pair.here.register_memory(bytearray(1)))
+    elif end == "close":
+        pair.here.close()
+    else:
+        getattr(pair.here, end)(region)
+    with pytest.raises(ValueError, match="deregistered"):
+        region.memory
+    with pytest.raises(BufferError):
+        memory.append(1)  # the view has it
+    view[0] = 7
+    assert memory[0] == 7
+    del view
+    memory.append(1)
+    del memory
+    assert watch() is None and region.bytes == 64
+
+
+def test_memory_that_knows_its_region_or_engine_is_collected() -> None:
+    class Memory(bytearray):
+        region = engine = None
+
+    memory = Memory(64)
+    watch = weakref.ref(memory)
+    memory.engine = linkspan.Engine(use_gpu=False)
+    memory.region = memory.engine.register_memory(memory)
+    del memory
+    gc.collect()
+    assert watch() is None
+
+
+def test_a_transfer_that_is_done_keeps_no_memory(pair: Pair) -> None:
+    memory = Weak(4)
+    transfer = pair.back.recv(1, memory)
+    with pytest.raises(BufferError):
+        memory.append(1)
+    pair.peer.send(1, b"four").wait(10)
+    deadline = time.monotonic() + 10
+    while not transfer.done() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    memory.append(1)
+    assert memory == b"four\1" and transfer.status == "ok"

@@ -155,6 +155,68 @@ def test_read_only_memory_may_be_read(pair: Pair) -> None:
         pair.peer.write(eight, pair.peer.lookup("constant")).wait(10)
 
 
+def test_read_only_memory_is_written_by_nobody(pair: Pair) -> None:
+    array = np.zeros(8, np.uint8)
+    array.flags.writeable = False
+    remote = pair.remote(bytearray(8))
+    for number, memory in enumerate((b"constant", array, memoryview(b"constant"))):
+        region = pair.here.register_memory(memory, peers_write=False)
+        assert region.memory.readonly and region.memory == memory
+        good = pair.here.register_memory(bytearray(8))
+        for call in (
+            lambda: pair.peer.read(region, remote),
+            lambda: pair.peer.prepare("read", region, remote),
+        ):
+            with pytest.raises(ValueError, match="8 bytes .* read-only .* register memory"):
+                call()
+        for call in (
+            lambda: pair.peer.read([good, region], [remote, remote]),
+            lambda: pair.peer.read([good, region], [remote, remote], [(0, 0, 1)]),
+            lambda: pair.peer.read([(good, remote, None), (region, remote, None)]),
+            lambda: pair.peer.prepare("read", [good, region], [remote, remote]),
+            lambda: pair.peer.prepare("read", [(good, remote, None), (region, remote, None)]),
+        ):
+            with pytest.raises(ValueError, match="pair 1: .* read-only"):
+                call()
+        with pytest.raises(ValueError, match="read-only .* received into"):
+            pair.back.recv(number, memory)
+        pair.peer.write(region, remote).wait(10)
+        pair.peer.prepare("write", region, remote).post().wait(10)
+
+
+class Lazy:
+    """Makes its array when it is asked, so that only the capsule owns the memory."""
+
+    def __init__(self, writeable: bool = True) -> None:
+        self.writeable = writeable
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        array = np.full(60000, 7, np.uint8)
+        array.flags.writeable = self.writeable
+        self.exported = weakref.ref(array)
+        return array.__dlpack__(**options)
+
+
+def test_the_capsule_of_dlpack_owns_the_memory(pair: Pair) -> None:
+    lazy = Lazy()
+    region = pair.there.register_memory(lazy)
+    assert region.bytes == 60000 and region.memory == bytes([7]) * 60000
+    exported = lazy.exported
+    del lazy
+    gc.collect()
+    assert exported() is not None
+    pair.there.deregister(region)
+    assert exported() is None
+    got = pair.back.recv(1, lazy := Lazy())
+    pair.peer.send(1, bytes([8]) * 60000).wait(10)
+    got.wait(10)
+    gc.collect()
+    assert lazy.exported() is None
+
+
 def test_registered_memory_lives_until_it_is_deregistered(pair: Pair) -> None:
     memory = Weak(pattern(100).tobytes())
     watch = weakref.ref(memory)
@@ -278,7 +340,7 @@ def test_levels_cover_all_bytes() -> None:
     for _ in range(200):
         tensor = np.zeros(rng.integers(1, 6, size=4), np.uint16)
         of = tensor[tuple(slice(int(rng.integers(0, 2)), None, int(rng.integers(1, 3))) for _ in range(4))]
-        found = view(of, False)
+        found = view(of)
         levels = found.levels()
         assert found.bytes == of.nbytes
         if of.size:

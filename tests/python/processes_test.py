@@ -163,3 +163,41 @@ def test_an_idle_engine_costs_nothing() -> None:
         "print(time.process_time() - before)\n"
     )
     assert ended.stderr == "" and float(ended.stdout) < 0.02  # 1 % of a core, of two Engines
+
+
+@forks
+def test_a_forked_child_ends_while_a_thread_waits() -> None:
+    for _ in range(5):
+        ended = run(
+            "import os, sys, threading, time, linkspan\n"
+            "if (child := os.fork()) == 0:\n"
+            "    engine = linkspan.Engine(use_gpu=False)\n"
+            "    wait = lambda: engine.notifications(None)\n"
+            "    threading.Thread(target=wait, daemon=True).start()\n"
+            "    time.sleep(0.1)\n"
+            "    sys.exit(0)\n"
+            "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+        )
+        assert (ended.stdout, ended.stderr) == ("0\n", "")
+
+
+def test_a_second_interpreter_is_refused_and_disturbs_nothing() -> None:
+    ended = run(
+        "import linkspan\n"
+        "try:\n"
+        "    import _interpreters as interpreters\n"
+        "except ImportError:\n"
+        "    import _xxsubinterpreters as interpreters\n"
+        "other = interpreters.create()\n"
+        "said = 'import linkspan'\n"
+        "try:\n"
+        "    said = interpreters.run_string(other, said)\n"
+        "except interpreters.RunFailedError as error:\n"
+        "    said = error\n"
+        "print(said)\n"
+        "interpreters.destroy(other)\n"
+        "with linkspan.Engine(use_gpu=False) as engine:\n"
+        "    print(engine.register_memory(bytearray(3)))\n"
+    )
+    assert "main interpreter of a process only" in ended.stdout
+    assert "3 bytes" in ended.stdout and ended.returncode == 0, ended.stderr

@@ -46,6 +46,16 @@ def test_tensors_of_all_kinds(pair: Pair) -> None:
         assert torch.equal(tensor.detach().cpu(), target.detach().cpu()), number
 
 
+def test_registered_memory_outlives_other_data_of_its_tensor(pair: Pair) -> None:
+    tensor, target = pattern(MIB, 0), zeros(MIB)
+    expected = tensor.clone()
+    region = pair.here.register_memory(tensor)
+    tensor.data = tensor.cpu()
+    others = [torch.zeros(MIB, dtype=torch.uint8, device="cuda:0") for _ in range(8)]
+    pair.peer.write(region, pair.remote(target)).wait(10)
+    assert same(expected, target) and not any(other.any() for other in others)
+
+
 def test_what_has_gaps_is_refused_or_packed(pair: Pair) -> None:
     cache = torch.randn(2, 64, 16, 8, 64, device="cuda", dtype=torch.float16)
     region = pair.here.register_memory(cache)

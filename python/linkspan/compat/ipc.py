@@ -39,7 +39,7 @@ def send_ipc_async(
     engine: Engine, conn_id: int, memory: Any, *, deadline: float | None = None
 ) -> Transfer:
     """Begins the same and returns at once."""
-    address, size, _, owner = _memory.whole(memory, False)
+    address, size, _, _, owner = _memory.whole(memory, False)
     return engine._send_ipc(conn_id, address, size, deadline, owner)
 
 
@@ -47,5 +47,5 @@ def recv_ipc_async(
     engine: Engine, conn_id: int, memory: Any, *, deadline: float | None = None
 ) -> Transfer:
     """Begins the same and returns at once; Transfer.bytes tells how many came."""
-    address, size, _, owner = _memory.whole(memory, True)
+    address, size, _, _, owner = _memory.whole(memory, True)
     return engine._recv_ipc(conn_id, address, size, deadline, owner)
