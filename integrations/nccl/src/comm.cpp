@@ -21,6 +21,7 @@ Status bad_memory(const char* call) {
 
 Result<Request*> SendComm::send(const void* data, std::size_t bytes, const Memory* memory) {
   if (!failure_.ok()) return failure_;
+  if (Status status = reaches(count_); !status.ok()) return status;
   Request* const request = place(count_);
   if (request == nullptr) return nullptr;
   if (bytes > kSmallBytes && (memory == nullptr || !memory->has(data, bytes)))
@@ -41,7 +42,7 @@ Status SendComm::send_some() {
     const auto begun = begin(requests_[begun_ % kRequests]);
     if (!begun.ok()) return begun.status();
     if (!*begun) break;
-    ++begun_;
+    if (begun_++ >= rooms_) ++link_->ahead;
   }
   return {};
 }
@@ -54,6 +55,7 @@ Result<bool> SendComm::begin(Request& request) {
           !link_->send({.kind = FrameKind::want, .comm = *receiver, .number = request.number}).ok();
     return false;
   }
+  if (request.number >= rooms_ && link_->ahead >= Link::kMostAhead) return false;
   const Frame frame{.kind = small ? FrameKind::small : FrameKind::landed,
                     .comm = *receiver,
                     .number = request.number,
@@ -109,7 +111,9 @@ Result<bool> SendComm::test(Request& request) {
                       "the process of the receiver has not answered for as long as "
                       "LINKSPAN_NCCL_MESSAGE_TIMEOUT allows");
   if (failure_.ok()) failure_ = link_->alive();
-  return failure_.ok() ? Result<bool>(false) : failure_;
+  if (!failure_.ok()) return failure_;
+  if (Status status = reaches(request.number); !status.ok()) return status;
+  return false;
 }
 
 void SendComm::take(const Frame& frame, std::span<const std::byte>) {
@@ -117,10 +121,20 @@ void SendComm::take(const Frame& frame, std::span<const std::byte>) {
     receiver = frame.number;
     return;
   }
+  if (frame.kind == FrameKind::closed) {
+    closed_at_ = std::min(closed_at_, frame.number);
+    return;
+  }
   if (frame.kind != FrameKind::room || frame.number != rooms_ || rooms_ >= begun_ + room_.size())
     return fail("the receiver has told a room out of its order");
+  if (rooms_ < begun_) --link_->ahead;
   room_[rooms_++ % room_.size()] = frame;
   if (failure_.ok()) failure_ = send_some();
+}
+
+void SendComm::say_closed() {
+  if (receiver)
+    (void)link_->send({.kind = FrameKind::closed, .comm = *receiver, .number = first_open(count_)});
 }
 
 // ---- receiver -----------------------------------------------------------------------------------
@@ -180,6 +194,7 @@ Result<bool> ReceiveComm::test(Request& request) {
   if (request.done) return true;
   say_rooms();
   if (!failure_.ok()) return failure_;
+  if (Status status = reaches(request.number); !status.ok()) return status;
   if (peer_.state() == PeerState::up) return false;
   return Status(Code::disconnected, Scope::peer, "the process " + peer_.name() + " is gone");
 }
@@ -200,6 +215,10 @@ void ReceiveComm::take(const Frame& frame, std::span<const std::byte> rest) {
     wanted_ = std::max(wanted_, frame.number + 1);
     return;
   }
+  if (frame.kind == FrameKind::closed) {
+    closed_at_ = std::min(closed_at_, frame.number);
+    return;
+  }
   if (frame.number >= came_) {
     came_ = frame.number + 1;
     small_ = frame.kind == FrameKind::small;
@@ -218,6 +237,11 @@ void ReceiveComm::take(const Frame& frame, std::span<const std::byte> rest) {
   if (frame.kind != FrameKind::landed) return fail("a frame came that is not for a receiver");
   request.bytes = frame.bytes;
   request.done = true;
+}
+
+void ReceiveComm::say_closed() {
+  const Frame frame{.kind = FrameKind::closed, .comm = sender_, .number = first_open(count_)};
+  (void)peer_.notify(bytes_of(frame));
 }
 
 }  // namespace linkspan::nccl

@@ -2,11 +2,11 @@
 //
 // A receive tells the sender its room. A message of more than kSmallBytes waits for its room and is
 // written there; a smaller one goes at once, at most kAhead before its receive, whose room then
-// makes place for one more. While small messages come, several rooms are told together, unless the
-// sender wants one of them. Both ends count messages from 0.
-// Threads: externally synchronised (Net::mutex_).
-// Invariants: a request belongs to its comm, and its place is used again once test() has told its
-// end. What the peer says is checked: it ends its comm, never this process.
+// makes place for one more; all comms of a Link have Link::kMostAhead of them. While small messages
+// come, several rooms are told together, unless the sender wants one of them. Both ends count
+// messages from 0. Threads: externally synchronised (Net::mutex_). Invariants: a request belongs to
+// its comm, and its place is used again once test() has told its end. What the peer says is
+// checked: it ends its comm, never this process.
 #pragma once
 
 #include <algorithm>
@@ -78,6 +78,8 @@ class Comm {
   virtual Result<bool> test(Request& request) = 0;
   /// Takes what the peer's comm said.
   virtual void take(const Frame& frame, std::span<const std::byte> rest) = 0;
+  /// Tells the peer's comm that this one is closed, if there is room on the connection.
+  virtual void say_closed() = 0;
 
   /// Ends the comm, as fail() does.
   void abandon(Status why) {
@@ -100,15 +102,28 @@ class Comm {
   }
   /// Ends the comm: every later test answers this.
   void fail(std::string what) { abandon({Code::corrupt, Scope::peer, std::move(what)}); }
+  /// Returns the number of the first message of `count` that has not ended.
+  std::uint64_t first_open(std::uint64_t count) const noexcept {
+    for (const Request& each : requests_)
+      if (each.comm != nullptr && !each.done) count = std::min(count, each.number);
+    return count;
+  }
+  /// Returns an error if the other end was closed before that message.
+  Status reaches(std::uint64_t number) const {
+    if (number < closed_at_) return {};
+    return {Code::disconnected, Scope::peer, "the other rank has closed its end of the comm"};
+  }
 
   const std::uint64_t id_;
   std::array<Request, kRequests> requests_;
   Status failure_;
+  std::uint64_t closed_at_ = ~std::uint64_t{0};  // the first message that the peer's comm has not
 };
 
 class SendComm final : public Comm {
  public:
   SendComm(std::uint64_t id, std::shared_ptr<Link> link) : Comm(id), link_(std::move(link)) {}
+  ~SendComm() override { link_->ahead -= ahead(); }
 
   Link& link() const noexcept { return *link_; }
   bool receives() const noexcept override { return false; }
@@ -122,8 +137,11 @@ class SendComm final : public Comm {
   void settle(Duration timeout);
   Result<bool> test(Request& request) override;
   void take(const Frame& frame, std::span<const std::byte> rest) override;
+  void say_closed() override;
 
  private:
+  /// Returns how many messages have begun before their receives.
+  std::uint64_t ahead() const noexcept { return begun_ - std::min(begun_, rooms_); }
   Status send_some();
   Result<bool> begin(Request& request);
   Result<Transfer> write(const Request& request, const Frame& landed);
@@ -151,6 +169,7 @@ class ReceiveComm final : public Comm {
   Result<Request*> receive(void* data, std::size_t bytes, const Memory* memory);
   Result<bool> test(Request& request) override;
   void take(const Frame& frame, std::span<const std::byte> rest) override;
+  void say_closed() override;
 
  private:
   void say_rooms();

@@ -25,6 +25,7 @@ enum class FrameKind : std::uint32_t {
   landed,  ///< Behind the data of the message.
   small,   ///< The message itself follows the frame.
   want,    ///< A large message waits for the room of its receive.
+  closed,  ///< NCCL has closed the comm; messages before `number` are not touched by that.
 };
 
 struct Frame {

@@ -39,6 +39,11 @@ Status Link::alive() const {
   return {Code::disconnected, Scope::peer, "the process " + peer_.name() + " is gone"};
 }
 
+bool Link::has_ended() const {
+  if (!peer_.valid()) return meeting_.done() && !meeting_.wait({}).ok();
+  return peer_.state() != PeerState::up || (mailbox_there_.done() && !mailbox_there_.wait({}).ok());
+}
+
 TransferOptions Link::options(std::span<const std::byte> notification) const {
   TransferOptions options;
   options.deadline = timeout_;

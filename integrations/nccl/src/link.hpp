@@ -36,6 +36,9 @@ class Link {
   Result<bool> connected();
   /// Returns an error once the process there is gone. Requires connected().
   Status alive() const;
+  /// Returns whether the process there is gone, or has not been met in time: for what begins now a
+  /// new Link may meet it.
+  bool has_ended() const;
   /// Sends a frame without data. Requires connected(). no_resource: again later.
   Status send(const Frame& frame) const { return peer_.notify(bytes_of(frame)); }
   /// Sends a message of at most kSmallBytes behind its frame.
@@ -43,6 +46,11 @@ class Link {
   /// Writes a message to the room of a receive. pending: the region is being looked up.
   Result<Transfer> write(const Region& local, std::uint64_t offset, const Frame& room,
                          const Frame& landed);
+
+  /// Maximum of small messages before their receives, of all comms together: 2 MiB. The receivers'
+  /// Engine keeps 16 MiB of a peer's notifications and 256 MiB of all peers', and drops others.
+  static constexpr std::uint64_t kMostAhead = 512;
+  std::uint64_t ahead = 0;  ///< How many there are.
 
  private:
   TransferOptions options(std::span<const std::byte> notification) const;

@@ -14,6 +14,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Longer than the transport takes to end a transfer that the peer does not acknowledge.
+constexpr Duration kQuiet = 12s;
+
 std::string variable(const char* name) {
   const char* const value = base::environment(name);
   return value == nullptr ? "" : value;
@@ -111,7 +114,7 @@ Result<void*> Net::listen(Handle& handle) {
 std::shared_ptr<Link> Net::link_to(const std::string& address) {
   std::erase_if(links_, [](const auto& each) { return each.second.expired(); });
   std::shared_ptr<Link> link = links_[address].lock();
-  if (link == nullptr)
+  if (link == nullptr || link->has_ended())
     links_[address] = link = std::make_shared<Link>(senders_, address, mailbox_, facts_.timeout);
   return link;
 }
@@ -205,7 +208,7 @@ Result<void*> Net::register_memory(void* comm, void* data, std::size_t bytes) {
   if (receives) {
     made->number = ++last_id_;
     if (Status status = engine.publish(Link::name_of(made->number), made->region); !status.ok()) {
-      (void)end(*made, receives);  // NCCL may free the memory
+      (void)engine.invalidate(made->region, 5s);  // NCCL may free the memory
       return status;
     }
   }
@@ -214,22 +217,33 @@ Result<void*> Net::register_memory(void* comm, void* data, std::size_t bytes) {
   return key;
 }
 
-/// Ends a registration. The memory may be freed then.
-Status Net::end(Memory& memory, bool of_receiver) {
-  return (of_receiver ? receivers_ : senders_).invalidate(memory.region, 5s);
+/// Ends a registration: the memory may be freed then. Waits, so nobody else may have it or its
+/// comm.
+Status Net::end(Memory& memory, bool of_receiver, base::Deadline deadline) {
+  return (of_receiver ? receivers_ : senders_).invalidate(memory.region, deadline.left());
 }
 
 Status Net::deregister(void* comm, void* memory) {
+  std::unique_ptr<Memory> ending;
+  bool receives = false;
+  {
+    const base::MutexLock lock(mutex_);
+    Comm* const of = find(comm);
+    if (of == nullptr) return unknown("deregMr of a comm");
+    const auto found = of->memories.find(static_cast<Memory*>(memory));
+    if (found == of->memories.end()) return unknown("deregMr of memory");
+    if (of->uses(*found->second))  // as NCCL does when it aborts
+      of->abandon({Code::invalid_argument, Scope::request,
+                   "deregMr of memory of a message that NCCL has not tested to its end"});
+    receives = of->receives();
+    ending = std::move(found->second);
+    of->memories.erase(found);
+  }
+  Status status = end(*ending, receives, base::Deadline::in(kQuiet));
+  if (status.ok()) return status;
   const base::MutexLock lock(mutex_);
-  Comm* const of = find(comm);
-  if (of == nullptr) return unknown("deregMr of a comm");
-  const auto found = of->memories.find(static_cast<Memory*>(memory));
-  if (found == of->memories.end()) return unknown("deregMr of memory");
-  if (of->uses(*found->second))  // as NCCL does when it aborts
-    of->abandon({Code::invalid_argument, Scope::request,
-                 "deregMr of memory of a message that NCCL has not tested to its end"});
-  Status status = end(*found->second, of->receives());
-  if (status.ok()) of->memories.erase(found);
+  if (Comm* const of = find(comm); of != nullptr)  // it may be asked again
+    of->memories.emplace(static_cast<Memory*>(memory), std::move(ending));
   return status;
 }
 
@@ -273,16 +287,27 @@ Result<Net::Tested> Net::test(void* request) {
 }
 
 Status Net::close_comm(void* comm) {
-  const base::MutexLock lock(mutex_);
-  const auto found = comms_.find(comm);
-  if (found == comms_.end()) return unknown("close of a comm");
-  const bool receives = found->second->receives();
-  if (auto* const sender = dynamic_cast<SendComm*>(found->second.get())) sender->settle(5s);
+  std::unique_ptr<Comm> closing;
+  {
+    const base::MutexLock lock(mutex_);
+    const auto found = comms_.find(comm);
+    if (found == comms_.end()) return unknown("close of a comm");
+    closing = std::move(found->second);
+    by_id_.erase(closing->id());
+    comms_.erase(found);
+  }
+  const auto deadline = base::Deadline::in(kQuiet);
+  if (auto* const sender = dynamic_cast<SendComm*>(closing.get())) sender->settle(5s);
+  {
+    const base::MutexLock lock(mutex_);
+    closing->say_closed();
+  }
   Status status;
-  for (const auto& [key, memory] : found->second->memories)
-    if (Status ended = end(*memory, receives); status.ok()) status = std::move(ended);
-  by_id_.erase(found->second->id());
-  comms_.erase(found);
+  for (const auto& [key, memory] : closing->memories)
+    if (Status ended = end(*memory, closing->receives(), deadline); status.ok())
+      status = std::move(ended);
+  const base::MutexLock lock(mutex_);
+  closing.reset();  // and its Link, if no other comm has that
   return status;
 }
 

@@ -87,7 +87,7 @@ class Net {
   std::shared_ptr<Link> link_to(const std::string& address) LINKSPAN_REQUIRES(mutex_);
   Result<Peer> receivers_peer(std::uint64_t id) const LINKSPAN_REQUIRES(mutex_);
   Comm* find(void* comm) LINKSPAN_REQUIRES(mutex_);
-  Status end(Memory& memory, bool of_receiver) LINKSPAN_REQUIRES(mutex_);
+  Status end(Memory& memory, bool of_receiver, base::Deadline deadline) LINKSPAN_EXCLUDES(mutex_);
 
   const Facts facts_;
   Engine senders_, receivers_;

@@ -36,26 +36,46 @@ class Failed(Exception):
 class Rank(ChildProcess):
     """A rank_process.py; ask() calls a method there."""
 
-    def __init__(self, interface: str = "lo", by: Sequence[str] = (), **more: str) -> None:
+    def __init__(
+        self, interface: str = "lo", by: Sequence[str] = (), ranks: int = 1, **more: str
+    ) -> None:
         super().__init__(
-            FOLDER / "rank_process.py", str(PLUGIN),
+            FOLDER / "rank_process.py", str(PLUGIN), str(ranks),
             path=[os.environ["PYTHONPATH"]], by=by, NCCL_SOCKET_IFNAME=interface, **more,
         )  # fmt: skip
         assert self.read_line() == b"ready"
         self.handle = b""
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        self.write_line(base64.b64encode(pickle.dumps((method, arguments))))
+    def tell(self, method: str, *arguments: Any, number: int = 0) -> None:
+        self.write_line(base64.b64encode(pickle.dumps((number, method, arguments))))
+
+    def answer(self) -> Any:
         answer = pickle.loads(base64.b64decode(self.read_line()))
         if "error" in answer:
             raise Failed(answer["error"])
         return answer["result"]
 
+    def ask(self, method: str, *arguments: Any, number: int = 0) -> Any:
+        self.tell(method, *arguments, number=number)
+        return self.answer()
+
+
+class Numbered:
+    """One rank of several in a process."""
+
+    def __init__(self, process: Rank, number: int) -> None:
+        self.process, self.number, self.handle = process, number, b""
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        return self.process.ask(method, *arguments, number=self.number)
+
 
 class Pair:
     """A sender and a receiver that know each other's memory of `size` bytes."""
 
-    def __init__(self, size: int, sender: Rank, receiver: Rank) -> None:
+    def __init__(
+        self, size: int, sender: Rank | Numbered, receiver: Rank | Numbered
+    ) -> None:
         self.sender, self.receiver = sender, receiver
         handle = receiver.handle or receiver.ask("listen")
         receiver.handle = handle
@@ -204,6 +224,106 @@ def test_killed_senders_leave_nothing() -> None:
         held.append(held_by(receiver)[0])
     assert held[-1] <= held[1], held
     receiver.end()
+
+
+class Communicators:
+    """Pairs of ranks from one process to others."""
+
+    def __init__(self, size: int, *receivers: int) -> None:
+        """receivers: how many ranks each of the other processes has."""
+        self.near = Rank(ranks=sum(receivers))
+        self.far = [Rank(ranks=each) for each in receivers]
+        ranks = (Numbered(at, i) for at, many in zip(self.far, receivers) for i in range(many))
+        self.pairs = [
+            Pair(size, Numbered(self.near, number), far) for number, far in enumerate(ranks)
+        ]
+
+    def __enter__(self) -> list[Pair]:
+        return self.pairs
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self.near, *self.far):
+            each.end()
+
+
+@pytest.mark.parametrize("size", [LARGE, 4000])
+def test_a_comm_to_a_stopped_process_is_closed_beside_others(size: int) -> None:
+    with Communicators(LARGE, 1, 1) as (stopped, other):
+        stopped.receiver.ask("receive", size)
+        stopped.receiver.process.stop()
+        stopped.sender.ask("send", size)
+        stopped.sender.ask("test", 0.2)
+        near = stopped.sender.process
+        near.ask("close_beside", False)
+        begin, moved, longest = time.monotonic(), 0, 0.0
+        while not near.ask("is_closed"):  # raises what closing answered
+            since = time.monotonic()
+            other.move(8000)
+            longest, moved = max(longest, time.monotonic() - since), moved + 1
+            assert since - begin < 15
+        assert longest < 2 and moved > 10, (longest, moved)
+
+
+@pytest.mark.parametrize("receives", [False, True])
+def test_the_other_rank_hears_that_a_comm_is_closed(receives: bool) -> None:
+    with Communicators(LARGE, 2) as (closed, other):
+        closed.move(LARGE)
+        stays, ends = (closed.sender, closed.receiver) if receives else (
+            closed.receiver, closed.sender
+        )  # fmt: skip
+        stays.ask("send" if receives else "receive", LARGE)
+        assert stays.ask("test", 0.1)[0] is None
+        ends.ask("close", receives)
+        with pytest.raises(Failed, match="test answered 6"):
+            stays.ask("test", 10)
+        other.move(LARGE)
+
+
+def test_messages_before_a_close_arrive() -> None:
+    with Communicators(LARGE, 2) as pairs:
+        for pair, size in zip(pairs, (4000, LARGE), strict=True):
+            pair.receiver.ask("receive", size)
+            pair.sender.ask("send", size)
+            assert pair.sender.ask("test", 10)[0] is not None
+            pair.sender.ask("close", False)
+            time.sleep(0.2)
+            assert pair.receiver.ask("test", 10)[0] == size
+            assert pair.receiver.ask("differs", 1, size) is None
+
+
+def test_a_process_that_was_lost_is_met_again_beside_its_old_comms() -> None:
+    with Communicators(LARGE, 3) as (lost, other, _):
+        lost.receiver.ask("receive", LARGE)
+        lost.receiver.process.stop()
+        lost.sender.ask("send", LARGE)
+        lost.sender.ask("test", 0.5)
+        lost.sender.ask("close", False)  # cuts the connections on which it was sent
+        lost.receiver.process.go_on()
+        time.sleep(1)
+        with pytest.raises(Failed):
+            other.move(LARGE)  # its connection is gone, and NCCL has not closed it yet
+        lost.receiver.ask("close", True)
+        Pair(LARGE, lost.sender, lost.receiver)
+
+
+def test_small_messages_that_nobody_collects_are_bounded_and_come() -> None:
+    with Communicators(8192, 36) as pairs:
+        sent = []
+        for pair in pairs:
+            sent.append(0)
+            done = True
+            while done and sent[-1] < 16:
+                pair.sender.ask("send", 4000)
+                sent[-1] += 1
+                done = pair.sender.ask("test", 0.02)[0] is not None
+        assert sent == [16] * 32 + [1] * 4  # 2 MiB of a process to another, then each waits
+        for pair, messages in zip(pairs, sent, strict=True):
+            for _ in range(messages):
+                pair.receiver.ask("receive", 4000)
+                if messages == 1:
+                    assert pair.sender.ask("test", 10)[0] == 4000
+                assert pair.receiver.ask("test", 10)[0] == 4000
+                assert pair.receiver.ask("differs", 1, 4000) is None
 
 
 LOSSY = """nft 'table inet cable { chain in { type filter hook input priority 0;
