@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "base/no_memory.hpp"
 #include "net/tcp_socket.hpp"
 
 namespace linkspan::control {
@@ -29,7 +30,8 @@ Session::Session(std::uint64_t id, bool initiated, base::Fd socket, const Identi
 
 Session::~Session() {
   // The last reference was that of a copy on the peer's memory, which has ended.
-  if (end_.owes_goodbye()) (void)socket_.queue(FrameOp::goodbye, 0, {}, {});
+  if (end_.owes_goodbye())
+    (void)base::or_no_memory([&] { return socket_.queue(FrameOp::goodbye, 0, {}, {}); });
 }
 
 void Session::limit_payload(std::size_t bytes) {

@@ -10,7 +10,9 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -55,8 +57,12 @@ class PeerChannel : public Channel {
   }
   bool connects() const noexcept override { return false; }
   Status open_data_connection() override { return {Code::unsupported, Scope::peer, "no"}; }
-  void fail_peer(const Status& why) override { given_up = why; }
-  Status given_up;  ///< Why; OK: it was not.
+  void fail_peer(const Status& why) override {
+    if (std::exchange(no_memory, false)) throw std::bad_alloc();
+    given_up = why;
+  }
+  Status given_up;         ///< Why; OK: it was not.
+  bool no_memory = false;  ///< fail_peer() throws once.
 
  private:
   std::array<std::byte, 32> key_{};

@@ -1,6 +1,8 @@
 // Tests frames of a peer that keeps the rules of a connection, and of one that breaks them.
 #include <poll.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -8,6 +10,7 @@
 #include <thread>
 
 #include "tests/support/kinds.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/tcp_connection_group_fixture.hpp"
 
 namespace linkspan::transport::tcp {
@@ -567,6 +570,57 @@ TEST_F(TcpConnectionGroup, WhoReadsNoAnswersIsNotHeardForEver) {
   const std::string_view text(reinterpret_cast<const char*>(flood.data()), flood.size());
   const Status sent = net::send_all(raw_, text, base::Deadline::after(base::Clock::steady(), 3s));
   EXPECT_EQ(sent.code(), Code::timed_out) << sent.to_string();
+}
+
+/// The peer's user would take what is there for the data.
+TEST_F(TcpConnectionGroup, NotifiesOfNoDataThatIsNotThere) {
+  void* const at =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  const auto freed = take(registry_.add(at, kBytes, {.read = true, .write = true}, false));
+  (void)take(transport_.publish(freed->region()));
+  ::munmap(at, kBytes);
+  const Block block{0, 0, 100};
+  must(post_of(*freed, linkspan::Op::write, std::span(&block, 1), ones(7)));
+  const auto heard = next();
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_TRUE(heard->head.notification.empty());
+  EXPECT_EQ(heard->data, Bytes(100));
+  send({.type = FrameType::ended, .id = heard->head.id});
+  const auto limit = base::Deadline::in(10s);
+  while (!ends_.all.contains(cookies_) && !limit.passed()) endpoint_->progress(ends_);
+  EXPECT_EQ(ends_.all[cookies_].code(), Code::unreachable);
+}
+
+TEST_F(TcpConnectionGroup, GivesThePeerUp_WhenThereWasNoMemoryForThatAtFirst) {
+  channel_.no_memory = true;
+  raw_ = {};  // the peer closes its only data connection
+  int thrown = 0;
+  const auto limit = base::Deadline::in(20s);
+  while (channel_.given_up.ok() && !limit.passed()) {
+    try {
+      endpoint_->progress(ends_);
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+    }
+  }
+  EXPECT_FALSE(channel_.given_up.ok());
+  EXPECT_EQ(thrown, 1);
+}
+
+TEST_F(TcpConnectionGroup, AnEndpointEndsWithoutMemory) {
+  for (const bool peer_has_left : {false, true}) {
+    PeerChannel channel;
+    auto lonely = take(transport_.connect(
+        encode(TcpTransportAddress{.incarnation = kPeer, .connections = 1, .chunk = kMinChunk}),
+        channel, base::Deadline::in(10s)));
+    if (peer_has_left) lonely->peer_terminated();
+    std::jthread([&] {
+      ::pthread_setname_np(::pthread_self(), "ls-test");
+      const test::NoMemory none("ls-test");
+      lonely.reset();
+    }).join();
+  }
 }
 
 class TcpTurnsOnDevice : public TcpConnectionGroup {

@@ -464,5 +464,88 @@ TEST_F(VerbsPair, LosesNoBatch_WhenAllocationsFail) {
   EXPECT_GT(posted.size(), 0u);
 }
 
+/// Calls act() in a thread in which each nth allocation fails. Returns whether one did.
+template <class Act>
+bool without_memory(unsigned nth, const Act& act) {
+  std::jthread([&] {
+    ::pthread_setname_np(::pthread_self(), "ls-test");
+    const test::NoMemory none("ls-test", nth);
+    try {
+      act();
+    } catch (const std::bad_alloc&) {  // as of an Endpoint's progress(), which is called again
+    }
+  }).join();
+  return test::NoMemory::failed() != 0;
+}
+
+/// Another transport shall take it over, so the completion has what is unfinished.
+TEST_F(VerbsPair, EndsABatchWhoseDevicesAreLost_WhenAllocationsFail) {
+  constexpr int kLooks = 100;
+  struct OneEnd final : CompletionSink {
+    void complete(Completion&& end) override { came = end.cookie == 2; }
+    bool came = false;
+  };
+  bool failed = true;
+  for (unsigned nth = 1; failed && nth < 100; ++nth) {
+    failed = false;
+    connect();
+    warm_up();
+    hold(true);
+    ASSERT_TRUE(post(*near, 2, Op::write, {4097, 70001, 300000}).ok());
+    for (const unsigned device : {0u, 1u}) fake.lose(device);
+    hold(false);
+    OneEnd end;
+    const auto limit = base::Deadline::in(20s);
+    for (int look = 0; !end.came && !limit.passed(); ++look) {
+      clock.advance(10ms);
+      deliver(*near, *far);
+      deliver(*far, *near);
+      if (look < kLooks)
+        failed |= without_memory(nth, [&] { near->endpoint->progress(end); });
+      else
+        near->endpoint->progress(end);
+      far->endpoint->progress(*far);
+    }
+    EXPECT_TRUE(end.came) << nth;
+    TearDown();
+  }
+}
+
+TEST_F(VerbsPair, AsksForWhatIsRetracted_WhenAllocationsFail) {
+  bool failed = true;
+  for (unsigned nth = 1; failed; ++nth) {
+    connect();
+    warm_up();
+    EXPECT_EQ(far->transport->retract(far->region(), false).code(), Code::busy);
+    failed = without_memory(nth, [&] { far->endpoint->progress(*far); });
+    EXPECT_TRUE(until([&] { return far->transport->retract(far->region(), false).ok(); })) << nth;
+    TearDown();
+  }
+}
+
+TEST_F(VerbsPair, GivesThePeerUp_WhenThereWasNoMemoryForThatAtFirst) {
+  connect();
+  warm_up();
+  hold(true);
+  ASSERT_TRUE(post(*near, 2, Op::write, {4097, 70001, 300000}).ok());
+  far->stopped = true;
+  near->endpoint->cancel(2);
+  near->channel.no_memory = true;
+  int thrown = 0;
+  const auto limit = base::Deadline::in(20s);
+  while (near->channel.given_up.ok() && !limit.passed()) {
+    clock.advance(10ms);
+    try {
+      near->endpoint->progress(*near);
+    } catch (const std::bad_alloc&) {
+      ++thrown;
+    }
+  }
+  EXPECT_EQ(near->channel.given_up.code(), Code::disconnected);
+  EXPECT_EQ(thrown, 1);
+  near->endpoint->peer_terminated();
+  ASSERT_TRUE(until([&] { return near->endpoint->drained(); }));
+}
+
 }  // namespace verbs_endpoint_test
 }  // namespace linkspan::transport::verbs

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,7 +46,10 @@ class WaitingChannel final : public Channel {
   Status open_data_connection() override {
     return {Code::unsupported, Scope::peer, "no streams here"};
   }
-  void fail_peer(const Status& why) override { given_up = why; }
+  void fail_peer(const Status& why) override {
+    if (std::exchange(no_memory, false)) throw std::bad_alloc();
+    given_up = why;
+  }
   void request_progress() override { ++requested; }
 
   struct Sent {
@@ -54,6 +58,7 @@ class WaitingChannel final : public Channel {
   };
   std::deque<Sent> sent;
   bool full = false;
+  bool no_memory = false;  // fail_peer() throws once
   Status given_up;
   int requested = 0;
 

@@ -16,19 +16,18 @@ bool ChunkStaging::submit(ConnectionGroup& group) {
     moved = true;
     runs_.clear();
     for (const Extent& extent : chunk->extents) runs_.push_back({extent.here, extent.bytes});
-    auto buffer =
-        staging_.acquire({.device = chunk->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
-    SentFrame frame;
+    SentFrame& frame = frames_.emplace_back();  // what the GPU copies has a frame
     frame.chunk = *std::move(chunk);
-    frame.status = buffer.status();
-    if (buffer.ok()) {
+    frame.staged = true;
+    const auto buffer = staging_.acquire(
+        {.device = frame.chunk->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
+    frame.status = buffer.ok() ? staging_.submit(**buffer) : buffer.status();
+    if (frame.status.ok()) {
       frame.buffer = *buffer;
-      frame.status = staging_.submit(**buffer);
-      if (!frame.status.ok()) frame.buffer = nullptr;
+      frame.staged = false;
+    } else {
+      frame.chunk->use = {};  // zeros are sent
     }
-    frame.staged = frame.buffer == nullptr;
-    if (frame.staged) frame.chunk->use = {};  // zeros are sent
-    frames_.push_back(std::move(frame));
   }
   return moved;
 }

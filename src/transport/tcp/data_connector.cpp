@@ -33,15 +33,15 @@ void DataConnector::on_connected() noexcept {
 }
 
 void DataConnector::on_refused(const Status& why, base::Time now) {
-  group_.on_connection_refused();
-  if (connections_ >= first_) return;
+  if (connections_ >= first_) return group_.on_connection_refused();
   if (awaited_ != 0) --awaited_;
   refusal_ = why;
   // Another attempt cannot change these.
   const bool final = why.code() == Code::permission_denied || why.code() == Code::unsupported ||
                      why.code() == Code::corrupt;
   if (final && connections_ == 0 && awaited_ == 0) group_.fail(why);
-  if (final || ask_again_at_ || (connections_ != 0 && asked_again_ >= kTries)) return;
+  if (ask_again_at_) return;
+  if (final || (connections_ != 0 && asked_again_ >= kTries)) return group_.on_connection_refused();
   const unsigned doublings = std::min(asked_again_++, 10U);
   ask_again_at_ = now + std::min(kFirstPause * (1U << doublings), kLastPause);
 }

@@ -38,7 +38,9 @@ TcpEndpoint::TcpEndpoint(TcpTransport& transport, const TcpTransportAddress& pee
       batches_(*group_) {}
 
 TcpEndpoint::~TcpEndpoint() {
-  group_->fail(Status(Code::canceled, Scope::peer, "the endpoint has ended"));
+  if (group_->has_failed()) return;
+  group_->fail(base::or_no_memory(
+      [] { return Status(Code::canceled, Scope::peer, "the endpoint has ended"); }));
 }
 
 Status TcpEndpoint::ready() const {
@@ -134,8 +136,8 @@ void TcpEndpoint::check_failure(base::Time now) {
   if (closed_ || disconnected_) return;
   if (!give_up_at_) give_up_at_ = now + kDropDelay;
   if (now < *give_up_at_ || *give_up_at_ == base::Time::max()) return;
-  give_up_at_ = base::Time::max();
   channel_.fail_peer(*group_->failure());
+  give_up_at_ = base::Time::max();
 }
 
 std::size_t TcpEndpoint::progress(CompletionSink& sink) {

@@ -123,8 +123,8 @@ Result<bool> Sender::next() {
   return true;
 }
 
-/// Copies host memory that is not sent from its place. Checks data of a peer's get first, because
-/// its head promises it. An error is stored in the frame.
+/// Copies host memory that is not sent from its place. Checks data first whose head promises it: of
+/// a peer's get, or with a notification. An error is stored in the frame.
 void Sender::check_memory(SentFrame& frame) {
   if (!frame.chunk || frame.chunk->extents.empty() || frame.buffer != nullptr || !frame.status.ok())
     return;
@@ -134,7 +134,8 @@ void Sender::check_memory(SentFrame& frame) {
     const auto is_there = [](const Extent& extent) {
       return memory::pages_are_readable(extent.here, extent.bytes);
     };
-    if (chunk.head.type == FrameType::data && !std::ranges::all_of(chunk.extents, is_there))
+    const bool promised = chunk.head.type == FrameType::data || !chunk.head.notification.empty();
+    if (promised && !std::ranges::all_of(chunk.extents, is_there))
       frame.status = memory::freed_early();
     return;
   }

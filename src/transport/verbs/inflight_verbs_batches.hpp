@@ -38,16 +38,16 @@ class InflightVerbsBatches {
     batch->flush = VerbsBatch::Flush::undecided;
     if (free_.size() < free_.capacity()) free_.push_back(std::move(batch));
   }
-  /// For each that is over, in order: calls `status`, which may find no memory, then `end` with the
-  /// batch, which is not in flight any more.
-  template <class EndStatus, class End>
-  void take_over(const EndStatus& status, const End& end) {
+  /// For each that is over, in order: calls `completion`, which may find no memory, then `end` with
+  /// the batch, which is not in flight any more, and the result.
+  template <class CompletionOf, class End>
+  void take_over(const CompletionOf& completion, const End& end) {
     for (std::size_t i = 0; i < all_.size();) {
       if (!all_[i]->over()) {
         ++i;
         continue;
       }
-      Status ended = status(*all_[i]);
+      auto ended = completion(*all_[i]);
       auto batch = std::move(all_[i]);
       all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(i));
       end(std::move(batch), std::move(ended));

@@ -57,15 +57,16 @@ Status ServedAccess::on_returned(std::span<const std::byte> bytes) {
 }
 
 void ServedAccess::advance(base::Time now) {
-  if (holder_.pending)
-    for (const Revocation& each : transport_.accesses().take(holder_)) {
-      const base::Time limit = now + (each.immediately ? kMaxReturnImmediately : kMaxReturn);
-      const auto [at, added] = asked_.emplace(each.serial, limit);
-      if (!added) at->second = std::min(at->second, limit);
-      flatbuffers::FlatBufferBuilder out;
-      out.Finish(schema::CreateVerbsRevoke(out, each.serial, each.immediately));
-      messages_.send(VerbsMessage::revoke, out);
-    }
+  if (unasked_.empty() && holder_.pending) unasked_ = transport_.accesses().take(holder_);
+  for (; !unasked_.empty(); unasked_.pop_back()) {  // without memory it stays for the next call
+    const Revocation& each = unasked_.back();
+    const base::Time limit = now + (each.immediately ? kMaxReturnImmediately : kMaxReturn);
+    const auto [at, added] = asked_.emplace(each.serial, limit);
+    if (!added) at->second = std::min(at->second, limit);
+    flatbuffers::FlatBufferBuilder out;
+    out.Finish(schema::CreateVerbsRevoke(out, each.serial, each.immediately));
+    messages_.send(VerbsMessage::revoke, out);
+  }
   std::erase_if(asked_, [&](const auto& each) {
     if (each.second > now) return false;
     transport_.accesses().on_returned(holder_, each.first);
@@ -76,6 +77,7 @@ void ServedAccess::advance(base::Time now) {
 void ServedAccess::end() noexcept {
   if (std::exchange(ended_, true)) return;
   asked_.clear();
+  unasked_.clear();
   transport_.accesses().remove(holder_);
 }
 

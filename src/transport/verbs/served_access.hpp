@@ -8,6 +8,7 @@
 
 #include <map>
 #include <span>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "transport/verbs/access_table.hpp"
@@ -36,13 +37,14 @@ class ServedAccess {
   void advance(base::Time now);
   /// Takes back everything: the peer is gone, and its queue pairs too.
   void end() noexcept;
-  bool has_news() const noexcept { return holder_.pending; }
+  bool has_news() const noexcept { return holder_.pending || !unasked_.empty(); }
   bool awaits_peer() const noexcept { return !asked_.empty(); }
 
  private:
   VerbsTransport& transport_;
   MessageQueue& messages_;
   AccessHolder holder_;
+  std::vector<Revocation> unasked_;            // taken out of holder_
   std::map<std::uint64_t, base::Time> asked_;  // by serial: when it is overdue
   bool ended_ = false;
 };

@@ -190,6 +190,13 @@ void VerbsEndpoint::advance(base::Time at) {
   if (needed && !life_.disconnected) fail_unreachable(at);
 }
 
+/// Returns whether the link carries a batch as it is that has something left to send.
+bool VerbsEndpoint::is_wanted(const OutgoingLink& link) const {
+  return std::ranges::any_of(batches_, [&](const auto& batch) {
+    return !batch->unsent.empty() && !batch->stopped() && link.carries(*batch);
+  });
+}
+
 /// Ends the batches that no link carries, now or by another rail of the peer's.
 void VerbsEndpoint::fail_unreachable(base::Time at) {
   for (const auto& batch : batches_) {
@@ -203,7 +210,7 @@ void VerbsEndpoint::fail_unreachable(base::Time at) {
       }
       return true;
     });
-    if (!reachable && other != nullptr) other->redirect();
+    if (!reachable && other != nullptr && !is_wanted(*other)) other->redirect();
     if (reachable || other != nullptr) continue;
     const Status why = refused(at);
     batch->fail(why.ok() ? Status(Code::unreachable, Scope::transport,
@@ -229,10 +236,12 @@ void VerbsEndpoint::check_canceled(base::Time at) {
       continue;
     fence |= at - *batch->canceled_at > kCancelFences;
     if (at - *batch->canceled_at <= kCancelEnds) continue;
-    life_.failed = Status(Code::disconnected, Scope::peer,
-                          "peer " + std::string(messages_.channel().peer_name()) +
-                              " has not ended a canceled transfer for 10 s: connect to it again");
-    return messages_.channel().fail_peer(life_.failed);
+    Status why(Code::disconnected, Scope::peer,
+               "peer " + std::string(messages_.channel().peer_name()) +
+                   " has not ended a canceled transfer for 10 s: connect to it again");
+    messages_.channel().fail_peer(why);
+    life_.failed = std::move(why);
+    return;
   }
   for (const auto& link : links_)
     if (fence && link->is_in_flight())
@@ -253,11 +262,8 @@ std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
   pump();
   advance_flushes();
   std::size_t completed = 0;
-  batches_.take_over([this](const VerbsBatch& batch) { return end_of(batch); },
-                     [&](std::unique_ptr<VerbsBatch> batch, Status status) {
-                       Completion completion{batch->cookie, std::move(status)};
-                       if (completion.status.scope() == Scope::transport)
-                         completion.unfinished = unfinished_of(*batch);
+  batches_.take_over([this](const VerbsBatch& batch) { return completion_of(batch); },
+                     [&](std::unique_ptr<VerbsBatch> batch, Completion completion) {
                        if (batch->memory.access != nullptr)
                          requested_.release(batch->memory.remote->key(), *batch->memory.access);
                        batches_.release(std::move(batch));  // before its owner learns of it
@@ -266,6 +272,12 @@ std::size_t VerbsEndpoint::progress(CompletionSink& sink) {
                      });
   requested_.advance();
   return completed;
+}
+
+Completion VerbsEndpoint::completion_of(const VerbsBatch& batch) const {
+  Completion completion{batch.cookie, end_of(batch)};
+  if (completion.status.scope() == Scope::transport) completion.unfinished = unfinished_of(batch);
+  return completion;
 }
 
 Status VerbsEndpoint::end_of(const VerbsBatch& batch) const {

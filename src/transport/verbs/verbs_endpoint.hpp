@@ -74,6 +74,8 @@ class VerbsEndpoint final : public Endpoint {
   void advance(base::Time now);
   void check_canceled(base::Time now);
   Status end_of(const VerbsBatch& batch) const;
+  Completion completion_of(const VerbsBatch& batch) const;
+  bool is_wanted(const OutgoingLink& link) const;
   void fail_unreachable(base::Time at);
   void fail_all(const Status& why);
   // In verbs_endpoint_messages.cpp.
