@@ -149,7 +149,12 @@ Executor::Executor(StartThread start, std::size_t max_threads)
 Executor::~Executor() { end(); }
 
 void Executor::run(Task task) {
-  if (!try_run(task)) task();
+  bool queued = false;
+  try {
+    queued = try_run(task);
+  } catch (const std::bad_alloc&) {  // as where no thread can be had
+  }
+  if (!queued) task();
 }
 
 bool Executor::try_run(Task& task, std::shared_ptr<Strand> strand) {

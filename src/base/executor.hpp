@@ -34,7 +34,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
   ~Executor();  ///< Calls end().
 
-  /// Queues `task`; runs it here where no thread can be had, and after the end.
+  /// Queues `task`; runs it here where no thread or memory can be had, and after the end.
   void run(Task task);
   /// As run(), but where no thread can be had, and after the end, returns false and keeps `task`.
   /// Throws std::bad_alloc where there is no memory to queue it, and keeps `task` then too.

@@ -86,7 +86,13 @@ Result<Ticket> CpuCopier::start(const Order& order) {
       std::max(now, last_due_) + earliest_time(order.method, order.link, bytes, max_threads_);
   job.due = last_due_;
   job.last_poll = job.waiting_since = now;
-  queue_.add(job);
+  try {
+    queue_.add(job);
+  } catch (...) {
+    job.ticket = 0;
+    free_.push_back(index);
+    throw;
+  }
   return job.ticket;
 }
 

@@ -24,8 +24,10 @@ class ImportTableTest : public ::testing::Test {
   }
   bool unmap() {
     ImportTable::Imports used;
-    return table_.unmap(kRegion, used,
-                        [this](std::uint64_t number, const auto&) { closing_.push_back(number); });
+    std::vector<ImportTable::Unmapped> ended;
+    const bool all = table_.unmap(kRegion, used, ended);
+    for (const ImportTable::Unmapped& each : ended) closing_.push_back(each.number);
+    return all;
   }
 
   std::unique_ptr<RegionLivenessTable> liveness_ = take(RegionLivenessTable::create());

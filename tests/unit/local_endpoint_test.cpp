@@ -14,6 +14,7 @@
 
 #include "base/schema/local_generated.h"
 #include "base/sealed_memory.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/process.hpp"
 #include "tests/support/take.hpp"
 
@@ -445,6 +446,78 @@ TEST(LocalImports, MemoryThatIsMappedIsNotPinnedBecauseItsOwnerSaysSo) {
   }
 }
 
+/// Neither the import, nor what its end needs, nor the thread that closes it may find memory.
+TEST(LocalImports, AreGoneOnceTheyAreDropped_WhenAllocationsFail) {
+  Half us{kUs}, peer{kPeer};
+  std::vector<std::byte> memory(kBytes);
+  peer.publish(memory, {.read = true});
+  const memory::RegionId id = decode_key(peer.key.bytes)->id;
+  const auto import = [&] {
+    return us.transport->import_key({peer.key.bytes, peer.fds, 0, true}, base::Deadline::in(10s));
+  };
+  const auto expect_gone = [&] {
+    for (const auto limit = base::Deadline::in(10s); us.transport->maps(id) && !limit.passed();)
+      std::this_thread::yield();
+    EXPECT_FALSE(us.transport->maps(id));
+  };
+  test::fail_each_allocation([&] { (void)import().ok(); }, [&](bool) { expect_gone(); });
+  auto mapping = import();
+  test::fail_each_allocation([&] { (void)us.transport->unmap(id); },  // it may run here
+                             [&](bool threw) {
+                               if (threw) return;
+                               expect_gone();
+                               mapping = import();
+                             });
+}
+
+TEST_F(LocalEndpointTest, PostsABatchOrNone_WhenAllocationsFail) {
+  us_.publish(ours_, {.read = true, .write = true});
+  const memory::Region& region = us_.registry.all().front()->region();
+  peer_.publish(theirs_, {.read = true, .write = true});
+  const auto mapping =
+      us_.transport->import_key({peer_.key.bytes, peer_.fds, kPeer, true}, base::Deadline::in(10s));
+  ASSERT_TRUE(mapping.ok());
+  const Block blocks[] = {{0, 0, 64}, {128, 256, 64}};
+  bool posted = false;
+  test::fail_each_allocation(
+      [&] {
+        posted = false;
+        posted = endpoint_
+                     ->post({.op = Op::read,
+                             .local = &region,
+                             .remote = mapping->get(),
+                             .shape = std::span<const Block>(blocks)})
+                     .ok();
+      },
+      [&](bool) {
+        const auto limit = base::Deadline::in(posted ? 10s : 5ms);
+        while (ends_.all.empty() && !limit.passed()) endpoint_->progress(ends_);
+        EXPECT_EQ(ends_.all.size(), posted ? 1u : 0u);
+        EXPECT_EQ(ours_[0], posted ? std::byte{2} : std::byte{1});
+        EXPECT_EQ(endpoint_->poll_hint().when, PollHint::When::idle);
+        ends_.all.clear();
+        ours_.assign(kBytes, std::byte{1});
+      });
+  EXPECT_TRUE(posted);
+}
+
+TEST_F(LocalEndpointTest, UsesNoRegionForARequestThatFoundNoMemory) {
+  const std::uint64_t readable = us_.publish(ours_, {.read = true});
+  const memory::Region& region = us_.registry.all().front()->region();
+  const std::uint64_t theirs = offer();
+  test::fail_each_allocation(
+      [&] {
+        (void)execute(false, theirs, readable, {0, 0, 64});
+      },
+      [&](bool) {});
+  const auto limit = base::Deadline::in(10s);
+  while (channel_.sent.empty() && !limit.passed()) endpoint_->progress(ends_);
+  for (int i = 0; i < 100; ++i) endpoint_->progress(ends_);
+  (void)us_.transport->retract(region, false);
+  endpoint_->peer_terminated();
+  EXPECT_EQ(us_.transport->retract(region, false).to_string(), "ok");
+}
+
 TEST_F(LocalEndpointTest, AnswersLaterWhenTheChannelIsFull) {
   const std::uint64_t writable = us_.publish(ours_, {.read = true, .write = true});
   const std::uint64_t theirs = offer();
@@ -599,6 +672,12 @@ TEST_F(LocalBounce, AsksWhenTheChannelHasRoomAgain) {
   ASSERT_NE(execute, nullptr);
   executed(execute->id(), Code::ok);
   EXPECT_EQ(end().to_string(), "ok");
+}
+
+TEST_F(LocalBounce, Ends_WhenThereIsNoMemoryToMakeItsBuffer) {
+  const test::NoMemory none("ls-opener");
+  post(1);
+  EXPECT_EQ(end().code(), Code::system);
 }
 
 TEST_F(LocalBounce, WhatAPeerLeavesBehindEndsWithIt) {

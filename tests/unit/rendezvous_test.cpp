@@ -30,6 +30,7 @@ class Side final : public RendezvousHost {
     return {};
   }
   Status copy(TransferState& transfer) override {
+    if (std::exchange(no_memory, false)) throw std::bad_alloc();
     copying.push_back(&transfer);
     return {};
   }
@@ -41,6 +42,7 @@ class Side final : public RendezvousHost {
   }
   void drop(std::shared_ptr<void>) override {}
 
+  bool no_memory = false;  // copy() throws once
   TransferState& send(std::uint64_t tag, std::uint64_t bytes, bool to_region = true) {
     TransferState& transfer = make(true, tag, bytes);
     told.push_back({FrameOp::offer, transfer.id,
@@ -187,6 +189,16 @@ TEST_F(RendezvousTest, TruncatesOnBothSides) {
   EXPECT_EQ(sender_.end_of(send), "truncated");
   EXPECT_EQ(receiver_.end_of(receive), "truncated");
   EXPECT_TRUE(receiver_.copying.empty());
+  expect_well();
+}
+
+TEST_F(RendezvousTest, EndsOnBothSides_WhenThereIsNoMemoryForTheCopy) {
+  TransferState& send = sender_.send(1, 10);
+  receiver_.no_memory = true;
+  TransferState& receive = receiver_.receive(1, 10);
+  talk();
+  EXPECT_EQ(receiver_.end_of(receive), "system");
+  EXPECT_EQ(sender_.end_of(send), "system");
   expect_well();
 }
 

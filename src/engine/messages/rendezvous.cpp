@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_memory.hpp"
+
 namespace linkspan::engine {
 namespace {
 
@@ -48,7 +50,10 @@ void Rendezvous::post(TransferState& transfer) {
   }
   x.sequence = ++last_sequence_;
   queues_[key_of(x)].receives.push_back(&transfer);
-  match_all(key_of(x));
+  (void)base::or_no_memory([&] {
+    match_all(key_of(x));
+    return Status();
+  });
 }
 
 void Rendezvous::match_all(const Key& key) {
@@ -56,10 +61,11 @@ void Rendezvous::match_all(const Key& key) {
   if (found == queues_.end()) return;
   MatchQueue& queue = found->second;
   while (!queue.offers.empty() && !queue.receives.empty()) {
+    TransferState& receive = *queue.receives.front();
+    matched_receives_[queue.offers.front().id] = &receive;  // may throw, so it comes first
     Offer offer = std::move(queue.offers.front());
     queue.offers.pop_front();
     offers_.erase(offer.id);
-    TransferState& receive = *queue.receives.front();
     queue.receives.pop_front();
     match(receive, std::move(offer));
   }
@@ -69,7 +75,6 @@ void Rendezvous::match_all(const Key& key) {
 void Rendezvous::match(TransferState& receive, Offer offer) {
   MessageState& x = *receive.message;
   x.offer = std::move(offer);
-  matched_receives_[x.offer.id] = &receive;
   if (x.offer.bytes > receive.bytes)
     return conclude(
         receive,
@@ -110,8 +115,9 @@ void Rendezvous::begin(TransferState& transfer) {
       return;
     }
   }
+  const Status status = base::or_no_memory([&] { return host_.copy(transfer); });
+  if (!status.ok()) return conclude(transfer, status);
   x.stage = Stage::copying;
-  if (const Status status = host_.copy(transfer); !status.ok()) conclude(transfer, status);
 }
 
 void Rendezvous::copied(TransferState& transfer, const Status& status) {
@@ -200,6 +206,8 @@ void Rendezvous::stop(TransferState& transfer) {
         if (!lost_) (void)withdraw(transfer);
         return;
       }
+      if (x.offer.id != 0)  // matched, and then there was no memory
+        return conclude(transfer, request_error(Code::canceled, "canceled"));
       dequeue(transfer);
       return end_unmatched(transfer);
     case Stage::importing:  // nothing was touched

@@ -61,9 +61,12 @@ class Rendezvous {
 
   explicit Rendezvous(RendezvousHost& host) : host_(host) {}
 
-  /// Adds a message. A send's offer was sent already, under the transfer's id. A receive may end
-  /// before this returns.
+  /// Adds a message. A send's offer is sent next, under the transfer's id. A receive may end before
+  /// this returns. Throws only if nothing has changed; what finds no memory later ends at its
+  /// deadline.
   void post(TransferState& transfer);
+  /// Undoes post() of a send whose offer was not sent.
+  void retract(const TransferState& send) { sends_.erase(send.id); }
   /// Ends a message that was canceled or whose deadline passed.
   void stop(TransferState& transfer);
   void copied(TransferState& transfer, const Status& status);

@@ -35,10 +35,15 @@ Status PeerScheduler::start(const std::shared_ptr<TransferState>& transfer) {
       return {Code::unreachable, Scope::peer, "the peer did not offer the region's transport"};
     if (transfer->pairs && transfer->pairs->alike()) break;  // all by one transport
   }
-  admit(transfer);  // before a batch is in flight, because it may have no memory
-  Status status = base::or_no_memory(
+  Status status = base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
+    admit(transfer);  // before a batch is in flight, because it may have no memory
+    return Status();
+  });
+  if (!status.ok()) return status;
+  status = base::or_no_memory(
       [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return post_or_queue(transfer); });
   if (status.ok()) return {};
+  std::erase(queue_, transfer);  // its lists are the user's still
   if (transfer->batches.in_flight == 0) {
     dismiss(*transfer);
     return status;
@@ -139,8 +144,11 @@ Status PeerScheduler::post_next(TransferState& transfer) {
       std::vector<Block> left = transport::blocks_of(shape);
       transfer.count_posted(0);
       --transfer.batches.in_flight;
-      move_over({&transfer, transport, pair}, status, std::move(left));
-      return post_next(transfer);
+      const Status moved = base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
+        move_over({&transfer, transport, pair}, status, std::move(left));
+        return Status();
+      });
+      return moved.ok() ? post_next(transfer) : moved;  // which fails the transfer
     }
     const bool names_pair = transfer.pairs && status.code() != Code::no_resource;
     return names_pair ? status_of_pair(pair, status) : status;
@@ -211,14 +219,16 @@ bool PeerScheduler::resume_message(TransferState& transfer) {
   const Result<bool> passed = transfer.streams.passed();
   if (passed.ok() && !*passed) return false;
   transfer.streams.mark.reset();
-  const Status status = passed.ok() ? send_offer(transfer, x.frame) : passed.status();
-  if (status.code() == Code::no_resource) return false;
-  if (!status.ok()) {
-    end_waiting_message(transfer, status);
-    return true;
-  }
   x.stage = MessageState::Stage::unmatched;
-  rendezvous_.post(transfer);
+  const Status status = passed.ok()
+                            ? base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
+                                return begin_message(transfer, x.frame);
+                              })
+                            : passed.status();
+  if (status.ok()) return true;
+  x.stage = MessageState::Stage::waiting_on_stream;
+  if (status.code() == Code::no_resource) return false;
+  end_waiting_message(transfer, status);
   return true;
 }
 

@@ -230,6 +230,7 @@ class PeerScheduler final : private RendezvousHost {
   void count_end(const TransferState& transfer) LINKSPAN_REQUIRES(mutex_);
 
   // RendezvousHost
+  Status begin_message(TransferState& transfer, OfferFrame& offer) LINKSPAN_REQUIRES(mutex_);
   Status send_offer(TransferState& transfer, OfferFrame& offer) LINKSPAN_REQUIRES(mutex_);
   Status send_frame(control::FrameOp op, std::uint64_t id,
                     std::span<const std::byte> payload) override LINKSPAN_REQUIRES(mutex_);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "engine/transfers/peer_scheduler.hpp"
 
 namespace linkspan::engine {
@@ -10,25 +11,30 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer, Off
   const base::MutexLock lock(mutex_);
   touch();
   if (Status status = check_room(); !status.ok()) return status;
-  if (transfer->streams.mark) {
+  admit(transfer);
+  Status status = base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
+    if (!transfer->streams.mark) return begin_message(*transfer, offer);
     transfer->message->stage = MessageState::Stage::waiting_on_stream;
     transfer->message->frame = std::move(offer);
-    admit(transfer);
     stream_waits_.add(transfer, base::Clock::steady().now());
-    return {};
-  }
-  admit(transfer);
-  if (Status status = send_offer(*transfer, offer); !status.ok()) {
-    dismiss(*transfer);
-    return status;
-  }
-  rendezvous_.post(*transfer);
-  return {};
+    return Status();
+  });
+  if (!status.ok()) dismiss(*transfer);
+  return status;
+}
+
+/// Adds a message to the Rendezvous; a send's offer goes out. On an error it has not begun.
+Status PeerScheduler::begin_message(TransferState& transfer, OfferFrame& offer) {
+  rendezvous_.post(transfer);
+  if (!transfer.message->sends) return {};
+  Status status = base::or_no_memory(
+      [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return send_offer(transfer, offer); });
+  if (!status.ok()) rendezvous_.retract(transfer);
+  return status;
 }
 
 /// Sends the offer of a send. no_resource: the socket has no room.
 Status PeerScheduler::send_offer(TransferState& transfer, OfferFrame& offer) {
-  if (!transfer.message->sends) return {};
   Status sent = frames_.send(control::FrameOp::offer, transfer.id, offer.payload, offer.fds);
   if (sent.code() == Code::no_resource && !offer.fds.empty())
     sent = frames_.send(control::FrameOp::offer, transfer.id, offer.bare);

@@ -93,7 +93,8 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
     return Posted{.path = *taken, .ended = true};
   if (ours_ >= transport_.capabilities().max_inflight) return Status::no_resource();
 
-  LocalInflightBatch& inflight = inflight_.emplace_back();
+  InflightBatches made(1);
+  LocalInflightBatch& inflight = made.front();
   OwnBatch& own = inflight.role.emplace<OwnBatch>();
   own.cookie = batch.cookie;
   inflight.op = batch.op;
@@ -104,10 +105,9 @@ Result<Posted> LocalEndpoint::post(const Batch& batch) {
   Posted posted;
   if (Status status =
           begin(inflight, *inflight.target, path, *std::move(shape), batch, &posted.event);
-      !status.ok()) {
-    inflight_.pop_back();
+      !status.ok())
     return status;
-  }
+  inflight_.splice(inflight_.end(), made);
   posted.path = inflight.path;
   posted.joined = own.joined.size();
   if (own.by_caller || (inflight.state == BatchState::copying && is_for_caller(inflight)))

@@ -153,7 +153,7 @@ class LocalEndpoint final : public Endpoint {
   const Status cross_process_;  // at connect; cross_process() is newer
   bool serves_ = true, closed_ = false, terminated_ = false;
   base::Time last_request_due_{};  // the peer runs requests one after the other
-  std::list<LocalInflightBatch, base::RecyclingAllocator<LocalInflightBatch>> inflight_;
+  InflightBatches inflight_;
   std::size_t ours_ = 0, steps_ = 0, for_peer_ = 0;  // counts of inflight_
   KnownPairs known_pairs_;                           // of the last transfer that joined pairs
   std::uint64_t last_request_id_ = 0, slot_batches_ = 0;
@@ -175,9 +175,9 @@ class LocalEndpoint final : public Endpoint {
   mutable base::Mutex retract_mutex_;
   std::deque<std::pair<std::uint64_t, bool>> retracts_ LINKSPAN_GUARDED_BY(retract_mutex_);
   // The peer's serials for which it waits for `retracted`: those still mapped here, and those to be
-  // answered. An answer that does not fit into the channel is retried in order.
+  // answered. An answer that does not fit into the channel is retried.
   std::set<std::uint64_t> retracted_by_peer_ LINKSPAN_GUARDED_BY(retract_mutex_);
-  std::deque<std::uint64_t> retracted_replies_ LINKSPAN_GUARDED_BY(retract_mutex_);
+  std::set<std::uint64_t> retracted_replies_ LINKSPAN_GUARDED_BY(retract_mutex_);
   std::atomic<bool> any_queued_{false};        // retracts_ or retracted_replies_ may have entries
   std::atomic<bool> retracts_refused_{false};  // set by peer_terminated()
 };

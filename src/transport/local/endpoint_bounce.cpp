@@ -4,6 +4,7 @@
 // the peer's end work as for any other.
 #include <algorithm>
 
+#include "base/no_memory.hpp"
 #include "transport/batch.hpp"
 #include "transport/local/endpoint.hpp"
 
@@ -28,14 +29,15 @@ void LocalEndpoint::start_bounce(LocalInflightBatch& inflight, const Route& chos
   const cuda::Device* device = uses_gpu_memory(chosen) ? own_device(*inflight.target) : nullptr;
   std::shared_ptr<BounceBuffer>& buffer = bounce_buffers_[device];
   if (buffer == nullptr) {
-    buffer = std::make_shared<BounceBuffer>();
-    transport_.off_the_lock([transport = &transport_, device, buffer] {
-      auto memory = BounceMemory::create(*transport, device);
-      const base::MutexLock lock(buffer->mutex);
-      buffer->made = true;
-      buffer->status = memory.status();
-      if (memory.ok()) buffer->memory = *std::move(memory);
+    auto fresh = std::make_shared<BounceBuffer>();
+    transport_.off_the_lock([transport = &transport_, device, fresh] {
+      auto memory = base::or_no_memory([&] { return BounceMemory::create(*transport, device); });
+      const base::MutexLock lock(fresh->mutex);
+      fresh->made = true;
+      fresh->status = memory.status();
+      if (memory.ok()) fresh->memory = *std::move(memory);
     });
+    buffer = std::move(fresh);  // which will be made
   }
   auto& bounced = std::get<OwnBatch>(inflight.role).bounced;
   bounced = std::make_unique<BouncedBatch>();
@@ -62,6 +64,8 @@ void LocalEndpoint::add_steps(LocalInflightBatch& parent, BouncedBatch& bounced)
     Status status;
     {
       const base::MutexLock lock(bounced.buffer->mutex);
+      if (!bounced.buffer->made && parent.canceled)
+        return parent.finish({Code::canceled, Scope::request, "canceled"});
       if (!bounced.buffer->made) return;
       status = bounced.buffer->status;
       bounced.memory = bounced.buffer->memory.get();
@@ -84,7 +88,12 @@ void LocalEndpoint::add_steps(LocalInflightBatch& parent, BouncedBatch& bounced)
          steps_ < kMaxBounceSteps) {
     const auto chunk = bounced.memory->acquire();
     if (!chunk) break;
-    add_step(parent, bounced, *chunk);
+    try {
+      add_step(parent, bounced, *chunk);
+    } catch (...) {
+      bounced.memory->release(*chunk);
+      throw;
+    }
   }
   if (bounced.steps != 0) return;
   if (parent.end.ok() && bounced.restart) return reroute_bounce(parent, gpu_bounce_buffer_);
@@ -92,26 +101,32 @@ void LocalEndpoint::add_steps(LocalInflightBatch& parent, BouncedBatch& bounced)
 }
 
 void LocalEndpoint::add_step(LocalInflightBatch& parent, BouncedBatch& bounced, unsigned chunk) {
-  LocalInflightBatch& step = inflight_.emplace_back();
+  InflightBatches made(1);
+  LocalInflightBatch& step = made.front();
   step.role = BounceStep{.parent = &parent, .chunk = chunk};
   step.state = BatchState::starting_phase;
   step.op = parent.op;
   step.local_copy.ctas = parent.local_copy.ctas;
   step.target = parent.target;
   step.remote = parent.remote;
+  std::size_t next = bounced.next;
+  std::uint64_t next_offset = bounced.next_offset;
   for (std::uint64_t room = bounced.memory->chunk_bytes();
-       room != 0 && bounced.next < parent.blocks.size() &&
+       room != 0 && next < parent.blocks.size() &&
        step.blocks.size() < transport_.capabilities().max_batch_blocks;) {
-    const Block& block = parent.blocks[bounced.next];
-    const std::uint64_t bytes = std::min(block.bytes - bounced.next_offset, room);
-    step.blocks.push_back({block.local_offset + bounced.next_offset,
-                           block.remote_offset + bounced.next_offset, bytes});
+    const Block& block = parent.blocks[next];
+    const std::uint64_t bytes = std::min(block.bytes - next_offset, room);
+    step.blocks.push_back(
+        {block.local_offset + next_offset, block.remote_offset + next_offset, bytes});
     room -= bytes;
-    bounced.next_offset += bytes;
-    if (bounced.next_offset < block.bytes) break;
-    ++bounced.next;
-    bounced.next_offset = 0;
+    next_offset += bytes;
+    if (next_offset < block.bytes) break;
+    ++next;
+    next_offset = 0;
   }
+  inflight_.splice(inflight_.end(), made);
+  bounced.next = next;
+  bounced.next_offset = next_offset;
   ++bounced.steps;
   ++steps_;
 }

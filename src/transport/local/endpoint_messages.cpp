@@ -1,6 +1,7 @@
 // LocalEndpoint: the peer's messages, which are hostile bytes until they are verified.
 #include <unistd.h>
 
+#include "base/no_memory.hpp"
 #include "base/schema/local_generated.h"
 #include "base/untrusted_input.hpp"
 #include "transport/batch.hpp"
@@ -82,8 +83,8 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
     return corrupt_message("more offers than requests to execute on them");
 
   auto offer = std::make_shared<OfferedRegion>();
-  offers_[decoded->id.serial] = offer;
   if (fds.empty()) {  // RLIMIT_NOFILE; the peer offers again with its next request
+    offers_[decoded->id.serial] = offer;
     const base::MutexLock lock(offer->mutex);
     offer->opened = true;
     offer->status = Status(Code::system, Scope::process,
@@ -93,19 +94,23 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   // Shared, because a std::function must be copyable and Fds are not.
   auto received_fds = std::make_shared<std::vector<base::Fd>>();
   for (base::Fd& fd : fds) received_fds->push_back(std::move(fd));
-  ++*opening_;
-  transport_.off_the_lock([this_transport = &transport_, offer, key = std::move(key), received_fds,
-                           opening = opening_, from = peer_.incarnation,
-                           pid = channel_.process().pid] {
+  const auto open = [this_transport = &transport_, offer, key = std::move(key), received_fds,
+                     opening = opening_, from = peer_.incarnation, pid = channel_.process().pid] {
     const auto deadline = base::Deadline::in(std::chrono::seconds(10));
-    auto memory =
-        this_transport->import_memory({key, *received_fds, from, pid == ::getpid(), pid}, deadline);
+    auto memory = base::or_no_memory([&] {
+      return this_transport->import_memory({key, *received_fds, from, pid == ::getpid(), pid},
+                                           deadline);
+    });
     --*opening;
     const base::MutexLock lock(offer->mutex);
     offer->opened = true;
     offer->status = memory.status();
     if (memory.ok()) offer->memory = *std::move(memory);
-  });
+  };
+  std::function<void()> task = open;
+  offers_[decoded->id.serial] = offer;  // which will be opened
+  ++*opening_;
+  transport_.off_the_lock(std::move(task));
   return {};
 }
 
@@ -140,9 +145,9 @@ Status LocalEndpoint::on_execute(std::span<const std::byte> bytes) {
   if (!serves_)
     refusal = Status(Code::disconnected, Scope::peer, "this connection is being closed");
   if (!refusal.ok()) inflight.finish(refusal);
-  ++inflight.target->uses;
-  ++for_peer_;
   inflight_.push_back(std::move(inflight));
+  ++inflight_.back().target->uses;
+  ++for_peer_;
   return {};
 }
 

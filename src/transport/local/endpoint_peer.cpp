@@ -93,6 +93,8 @@ void LocalEndpoint::release_completion_flag(PeerRequest& request) {
 void LocalEndpoint::open_offer(LocalInflightBatch& inflight, OfferedRegion& offer) {
   {
     const base::MutexLock lock(offer.mutex);
+    if (!offer.opened && inflight.canceled)
+      return inflight.finish({Code::canceled, Scope::request, "canceled"});
     if (!offer.opened) return;
     inflight.end = offer.status;
     inflight.remote = offer.memory;
@@ -168,8 +170,9 @@ bool LocalEndpoint::queue_retract(std::uint64_t serial, bool revoke_immediately)
 
 void LocalEndpoint::unmapped_here(std::uint64_t serial) {
   const base::MutexLock lock(retract_mutex_);
-  if (retracted_by_peer_.erase(serial) == 0) return;
-  retracted_replies_.push_back(serial);
+  auto waiting = retracted_by_peer_.extract(serial);
+  if (waiting.empty()) return;
+  retracted_replies_.insert(std::move(waiting));  // allocates nothing
   any_queued_ = true;
   channel_.request_progress();
 }
@@ -203,24 +206,26 @@ void LocalEndpoint::send_pending() {
     return transport_.unmap({.incarnation = peer_.incarnation, .buffer = 0, .serial = serial});
   });
   if (!any_queued_.load(std::memory_order_relaxed)) return;
-  std::deque<std::pair<std::uint64_t, bool>> retract;
-  std::deque<std::uint64_t> answer;
-  {
+  for (;;) {  // what finds no room or no memory stays; other threads only add
+    std::optional<std::pair<std::uint64_t, bool>> retract;
+    std::uint64_t reply = 0;
+    {
+      const base::MutexLock lock(retract_mutex_);
+      if (!retracts_.empty())
+        retract = retracts_.front();
+      else if (!retracted_replies_.empty())
+        reply = *retracted_replies_.begin();
+      else
+        any_queued_ = false;
+      if (!any_queued_) return;
+    }
+    if (!(retract ? send_retract(retract->first, retract->second) : send_retracted(reply))) return;
     const base::MutexLock lock(retract_mutex_);
-    any_queued_ = false;
-    retract.swap(retracts_);
-    answer.swap(retracted_replies_);
+    if (retract)
+      retracts_.pop_front();
+    else
+      retracted_replies_.erase(reply);
   }
-  while (!retract.empty() && send_retract(retract.front().first, retract.front().second))
-    retract.pop_front();
-  while (!answer.empty() && send_retracted(answer.front())) answer.pop_front();
-  if (retract.empty() && answer.empty()) return;
-  const base::MutexLock lock(retract_mutex_);  // later entries follow those that are left
-  retract.insert(retract.end(), retracts_.begin(), retracts_.end());
-  answer.insert(answer.end(), retracted_replies_.begin(), retracted_replies_.end());
-  retracts_.swap(retract);
-  retracted_replies_.swap(answer);
-  any_queued_ = true;
 }
 
 void LocalEndpoint::peer_terminated() {

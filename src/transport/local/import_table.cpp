@@ -5,11 +5,17 @@
 namespace linkspan::transport::local {
 
 std::uint64_t ImportTable::add(const memory::RegionId& id, ImportBudget::Share share) {
-  ImportEntry& import = imports_[++last_];
-  import.id = id;
-  import.share = std::move(share);
-  numbers_[{id.incarnation, id.serial}].insert(last_);
-  return last_;
+  const std::uint64_t number = ++last_;
+  numbers_[{id.incarnation, id.serial}].insert(number);
+  try {
+    ImportEntry& import = imports_[number];
+    import.id = id;
+    import.share = std::move(share);
+  } catch (...) {
+    numbers_[{id.incarnation, id.serial}].erase(number);
+    throw;
+  }
+  return number;
 }
 
 memory::RegionId ImportTable::remove(std::uint64_t number) {
@@ -37,11 +43,12 @@ ImportTable::Imports ImportTable::opened() const {
   return all;
 }
 
-bool ImportTable::unmap(const memory::RegionId& id, Imports& used,
-                        const std::function<void(std::uint64_t number, GpuMappings)>& close) {
+bool ImportTable::unmap(const memory::RegionId& id, Imports& used, std::vector<Unmapped>& ended) {
   bool all = true;
   const auto numbers = numbers_.find({id.incarnation, id.serial});
   if (numbers == numbers_.end()) return true;
+  used.reserve(numbers->second.size());  // what may throw comes first
+  ended.reserve(numbers->second.size());
   for (const std::uint64_t number : numbers->second) {
     ImportEntry& import = imports_[number];
     if (import.unmapping) continue;
@@ -56,8 +63,8 @@ bool ImportTable::unmap(const memory::RegionId& id, Imports& used,
       all = false;
       continue;
     }
+    ended.push_back({number, memory->unmap()});
     import.unmapping = true;
-    close(number, memory->unmap());
   }
   return all;
 }

@@ -7,7 +7,6 @@
 // then.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,10 +36,14 @@ class ImportTable {
   bool maps(const memory::RegionId& id) const;
   /// Lists the imports that are opened and in use.
   Imports opened() const;
-  /// Passes the mappings of the region to `close`, unless a batch uses them. `used` gets references
+  /// The mappings of an import, which end without the lock.
+  struct Unmapped {
+    std::uint64_t number;
+    GpuMappings mappings;
+  };
+  /// Moves the mappings of the region to `ended`, unless a batch uses them. `used` gets references
   /// to be released without the lock. Returns false if an import remains; then call again.
-  bool unmap(const memory::RegionId& id, Imports& used,
-             const std::function<void(std::uint64_t number, GpuMappings)>& close);
+  bool unmap(const memory::RegionId& id, Imports& used, std::vector<Unmapped>& ended);
   /// Records that unmap()'s mappings have ended. Returns the region, or nullopt if the import was
   /// removed meanwhile.
   std::optional<memory::RegionId> set_closed(std::uint64_t number);

@@ -1,5 +1,6 @@
 // LocalTransport: imports of peers' keys, and their end.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "base/process.hpp"
@@ -25,21 +26,33 @@ void LocalTransport::report_closed(const memory::RegionId& id) {
 }
 
 bool LocalTransport::unmap(const memory::RegionId& id) {
+  struct Closing {
+    LocalTransport* transport;
+    std::vector<ImportTable::Unmapped> all;
+  };
   ImportTable::Imports used;  // released after the lock
-  const base::MutexLock lock(mutex_);
-  const bool joined = std::ranges::any_of(endpoints_, [&](const LocalEndpoint* endpoint) {
-    return endpoint->peer_incarnation() == id.incarnation && endpoint->is_joined(id.serial);
+  auto closing = std::make_unique<Closing>(Closing{this, {}});
+  bool all = false;
+  {
+    const base::MutexLock lock(mutex_);
+    const bool joined = std::ranges::any_of(endpoints_, [&](const LocalEndpoint* endpoint) {
+      return endpoint->peer_incarnation() == id.incarnation && endpoint->is_joined(id.serial);
+    });
+    if (joined) return false;
+    all = imports_.unmap(id, used, closing->all);
+    ++copiers.epoch;
+  }
+  if (closing->all.empty()) return all;
+  // Without the lock, because it may run here. A task that has a pointer alone allocates nothing.
+  close([raw = closing.release()] {
+    const std::unique_ptr<Closing> ours(raw);
+    for (auto& [number, mappings] : ours->all) {
+      mappings = {};
+      const base::MutexLock closed(ours->transport->mutex_);
+      if (const auto region = ours->transport->imports_.set_closed(number))
+        ours->transport->report_closed(*region);
+    }
   });
-  if (joined) return false;
-  const bool all =
-      imports_.unmap(id, used, [this](std::uint64_t number, ImportTable::GpuMappings mappings) {
-        close([this, number, mappings = std::move(mappings)]() mutable {
-          mappings = {};
-          const base::MutexLock closed(mutex_);
-          if (const auto region = imports_.set_closed(number)) report_closed(*region);
-        });
-      });
-  ++copiers.epoch;
   return all;
 }
 
@@ -85,20 +98,28 @@ Result<std::shared_ptr<ImportedMemory>> LocalTransport::import_memory(RemoteKey 
   const ImportBudget::Owner owner{remote.pid, remote.pid == 0 ? id.incarnation : 0};
   auto share = mappings_.budget().acquire(owner, {.imports = 1});
   if (!share.ok()) return share.status();
-  std::uint64_t number = 0;
+  struct Ending {  // made now, because at the end there may be no memory
+    LocalTransport* transport;
+    std::uint64_t number;
+    std::unique_ptr<ImportedMemory> memory;
+  };
+  auto ending = std::make_unique<Ending>(
+      Ending{this, 0, std::make_unique<ImportedMemory>(std::move(key), *liveness)});
   std::size_t gpus = 0;
   {
     const base::MutexLock lock(mutex_);
-    number = imports_.add(id, *std::move(share));
+    ending->number = imports_.add(id, *std::move(share));
     gpus = gpu_copiers_.size();
   }
-  const std::shared_ptr<ImportedMemory> memory(new ImportedMemory(std::move(key), *liveness),
-                                               [this, number](ImportedMemory* ending) {
-                                                 close([this, number, ending] {
-                                                   delete ending;
-                                                   forget_import(number);
-                                                 });
-                                               });
+  const std::uint64_t number = ending->number;
+  ImportedMemory* const made = ending->memory.get();
+  const std::shared_ptr<ImportedMemory> memory(made, [raw = ending.release()](ImportedMemory*) {
+    raw->transport->close([raw] {
+      const std::unique_ptr<Ending> ours(raw);
+      ours->memory.reset();
+      ours->transport->forget_import(ours->number);
+    });
+  });
   {
     const base::MutexLock lock(mutex_);
     imports_.set_memory(number, memory);

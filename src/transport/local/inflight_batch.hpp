@@ -7,6 +7,7 @@
 // Invariants: its address stays until its end, for the copier writes LocalCopy::method.
 #pragma once
 
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -180,5 +181,9 @@ struct LocalInflightBatch {
     state = BatchState::ended;
   }
 };
+
+/// Batches in the order of their posts. One is made in a list of its own and joins the others once
+/// nothing can fail: what throws before leaves none behind.
+using InflightBatches = std::list<LocalInflightBatch, base::RecyclingAllocator<LocalInflightBatch>>;
 
 }  // namespace linkspan::transport::local

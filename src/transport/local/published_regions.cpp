@@ -31,7 +31,9 @@ Result<memory::PublishedKey> PublishedRegions::add(std::shared_ptr<PublishedRegi
   region->key.liveness_index = *index;
   region->liveness_fd = liveness_->fd();
   auto key = region->published_key(topology);  // may throw, and nothing is published yet
-  entries_[serial] = {std::move(region), false, false, {}};
+  PublishedEntry entry;
+  entry.published = std::move(region);
+  entries_[serial] = std::move(entry);
   return key;
 }
 
@@ -45,15 +47,17 @@ Status PublishedRegions::retract(std::uint64_t serial, bool revoke_immediately,
   const auto found = entries_.find(serial);
   if (found == entries_.end()) return not_published();
   PublishedEntry& entry = found->second;
-  if (!entry.retracting) {
-    entry.retracting = true;
-    entry.revoke_immediately = revoke_immediately;
-    liveness_->revoke(entry.published->key.liveness_index);
+  if (!entry.told) {  // again, where there was no memory
+    entry.unacknowledged = {peers.begin(), peers.end()};
+    if (!std::exchange(entry.retracting, true))
+      liveness_->revoke(entry.published->key.liveness_index);
+    entry.revoke_immediately |= revoke_immediately;
     for (LocalEndpoint* endpoint : peers)
       // Only this side touches an exclusive region, and it counts the `uses`.
-      if (endpoint->queue_retract(serial, revoke_immediately) &&
-          !entry.published->key.peers.exclusive)
-        entry.unacknowledged.insert(endpoint);
+      if (!endpoint->queue_retract(serial, entry.revoke_immediately) ||
+          entry.published->key.peers.exclusive)
+        entry.unacknowledged.erase(endpoint);
+    entry.told = true;
   } else if (revoke_immediately && !std::exchange(entry.revoke_immediately, true)) {
     for (LocalEndpoint* endpoint : peers)
       if (entry.unacknowledged.contains(endpoint)) (void)endpoint->queue_retract(serial, true);

@@ -63,6 +63,7 @@ class PublishedRegions {
   struct PublishedEntry {
     std::shared_ptr<PublishedRegion> published;  // other owners: Endpoints that execute on it
     bool retracting = false, revoke_immediately = false;
+    bool told = false;  // the peers, or those that count: `unacknowledged`
     std::set<const LocalEndpoint*> unacknowledged;
   };
 
