@@ -55,7 +55,7 @@ Result<bool> SendComm::begin(Request& request) {
           !link_->send({.kind = FrameKind::want, .comm = *receiver, .number = request.number}).ok();
     return false;
   }
-  if (request.number >= rooms_ && link_->ahead >= Link::kMostAhead) return false;
+  if (request.number >= rooms_ && link_->ahead >= Link::kMaxAhead) return false;
   const Frame frame{.kind = small ? FrameKind::small : FrameKind::landed,
                     .comm = *receiver,
                     .number = request.number,

@@ -2,7 +2,7 @@
 //
 // A receive tells the sender its room. A message of more than kSmallBytes waits for its room and is
 // written there; a smaller one goes at once, at most kAhead before its receive, whose room then
-// makes place for one more; all comms of a Link have Link::kMostAhead of them. While small messages
+// makes place for one more; all comms of a Link have Link::kMaxAhead of them. While small messages
 // come, several rooms are told together, unless the sender wants one of them. Both ends count
 // messages from 0. Threads: externally synchronised (Net::mutex_). Invariants: a request belongs to
 // its comm, and its place is used again once test() has told its end. What the peer says is

@@ -49,7 +49,7 @@ class Link {
 
   /// Maximum of small messages before their receives, of all comms together: 2 MiB. The receivers'
   /// Engine keeps 16 MiB of a peer's notifications and 256 MiB of all peers', and drops others.
-  static constexpr std::uint64_t kMostAhead = 512;
+  static constexpr std::uint64_t kMaxAhead = 512;
   std::uint64_t ahead = 0;  ///< How many there are.
 
  private:

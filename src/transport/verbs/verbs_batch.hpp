@@ -112,4 +112,18 @@ struct VerbsBatch {
   }
 };
 
+/// Returns what is left of a batch without outstanding requests, as offsets in both regions.
+inline std::vector<Block> unfinished_of(const VerbsBatch& batch) {
+  std::vector<Block> left;
+  const std::uint64_t here = batch.memory.use.memory()->address;
+  for (const BlockRange& range : batch.unsent)
+    for (BlockPosition at = range.begin; at != range.end;) {
+      const std::uint64_t most =
+          at.block == range.end.block ? range.end.offset - at.offset : batch.blocks[at.block].bytes;
+      const BlockAddresses each = take_request(batch.blocks, at, most);
+      left.push_back({each.here - here, each.there, each.bytes});
+    }
+  return left;
+}
+
 }  // namespace linkspan::transport::verbs
