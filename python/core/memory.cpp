@@ -109,7 +109,7 @@ int traverse_region(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 int keep_region(PyObject* /*self*/) { return 0; }
-const PyType_Slot kRegionSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_region)},
+const PyType_Slot region_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_region)},
                                     {Py_tp_clear, reinterpret_cast<void*>(&keep_region)},
                                     {0, nullptr}};
 
@@ -171,7 +171,7 @@ void bind_memory(nb::module_& module) {
   nb::class_<PyRegion>(module, "Region",
                        "Memory of this process that was registered; what it belongs to lives as "
                        "long as the registration.",
-                       nb::type_slots(kRegionSlots))
+                       nb::type_slots(region_slots))
       .def_prop_ro("bytes", [](const PyRegion& self) { return self.region.bytes(); })
       .def_prop_ro(
           "kind", [](const PyRegion& self) { return std::string(name_of(self.region.kind())); },

@@ -19,6 +19,7 @@ NB_MODULE(_core_of_main, module) {
 
 /// Refuses other interpreters of the process: nanobind would register the types again, and those of
 /// the main interpreter would be lost.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): as Python calls it
 extern "C" NB_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return PyInit__core_of_main();
   PyErr_SetString(PyExc_ImportError,

@@ -37,9 +37,10 @@ std::string pair_text(std::size_t index) { return "pair " + std::to_string(index
 /// Submits by Peer::write() or read().
 template <Op kOp>
 struct Submit {
-  static constexpr Op op = kOp;
   const Peer& peer;
   const nb::kwargs& options;
+
+  static Op its_op() { return kOp; }
 
   /// `all` stands for the local regions. Keeps `memory` alive until the transfer is quiet.
   template <class... Regions>
@@ -58,6 +59,7 @@ struct Prepare {
   const Peer& peer;
   Op op;
 
+  Op its_op() const { return op; }
   template <class... Regions>
   PyPrepared operator()(const PyRegion& all, const nb::object& /*memory*/,
                         const Regions&... regions) const {
@@ -68,7 +70,7 @@ struct Prepare {
 
 template <class Act>
 auto with_one(const Act& act, const PyRegion& local, const RemoteRegion& remote, nb::handle shape) {
-  check_local(act.op, local);
+  check_local(act.its_op(), local);
   const ParsedShape parsed = shape_of(shape, local.region.bytes(), remote.bytes());
   return act(local, keepalive_of(parsed), local.region, remote, view_of(parsed));
 }
@@ -163,7 +165,7 @@ void for_each_part(const nb::sequence& parts, Act act) {
 
 template <class Act>
 auto with_parts(const Act& act, const nb::sequence& given) {
-  Parts parts(act.op, nb::len(given));
+  Parts parts(act.its_op(), nb::len(given));
   for_each_part(given, [&](const auto&... part) { parts.add(part...); });
   return parts.pass_to(act);
 }
@@ -243,12 +245,12 @@ auto with_regions(const Act& act, const nb::sequence& local, nb::handle remote, 
   std::vector<Region> here;
   here.reserve(nb::len(local));
   for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
-    if (each.read_only) check_local(act.op, each, pair_text(here.size()));
+    if (each.read_only) check_local(act.its_op(), each, pair_text(here.size()));
     add_local(all, each);
     here.push_back(each.region);
   });
   if (shape.is_none() && here.size() == there.all().size()) {
-    Parts parts(act.op, here.size());
+    Parts parts(act.its_op(), here.size());
     std::size_t i = 0;
     for_each<PyRegion>(local, kNoLocal, [&](const PyRegion& each) {
       if (i == there.all().size()) throw nb::type_error(kNoLocal);  // it has become longer

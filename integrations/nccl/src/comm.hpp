@@ -123,6 +123,8 @@ class Comm {
 class SendComm final : public Comm {
  public:
   SendComm(std::uint64_t id, std::shared_ptr<Link> link) : Comm(id), link_(std::move(link)) {}
+  SendComm(const SendComm&) = delete;
+  SendComm& operator=(const SendComm&) = delete;
   ~SendComm() override { link_->ahead -= ahead(); }
 
   Link& link() const noexcept { return *link_; }

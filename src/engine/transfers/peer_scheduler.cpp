@@ -144,8 +144,9 @@ Status PeerScheduler::post_next(TransferState& transfer) {
       std::vector<Block> left = transport::blocks_of(shape);
       transfer.count_posted(0);
       --transfer.batches.in_flight;
+      const PostedBatch batch{&transfer, transport, pair};
       const Status moved = base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
-        move_over({&transfer, transport, pair}, status, std::move(left));
+        move_over(batch, status, std::move(left));
         return Status();
       });
       return moved.ok() ? post_next(transfer) : moved;  // which fails the transfer
