@@ -154,7 +154,6 @@ class Engine(_core.Engine):
                 self._ending.discard(each)
                 with contextlib.suppress(_errors.Error):  # the region stays registered
                     each.wait(0)
-        # Refers to no Engine, because the garbage collector does not look into a Future.
         future = call(region, timeout, functools.partial(_let_go, self._regions, region))
         self._ending.add(future)
         return future

@@ -360,6 +360,7 @@ def test_memory_that_knows_its_region_or_engine_is_collected() -> None:
     watch = weakref.ref(memory)
     memory.engine = linkspan.Engine(use_gpu=False)
     memory.region = memory.engine.register_memory(memory)
+    memory.engine.deregister_async(memory.engine.register_memory(memory))
     del memory
     gc.collect()
     assert watch() is None

@@ -220,7 +220,7 @@ TEST_F(LocalEndpointTest, ARequestIsOfBlocksOrOfAsManyPagesOnBothSides) {
   const Capabilities limits = us_.transport->capabilities();
   const std::vector<std::uint32_t> pages(limits.max_batch_pages + 1);
   EXPECT_EQ(execute(theirs, writable, 1, pages, pages).code(), Code::corrupt);
-  const std::vector<schema::WireBlock> blocks(limits.max_batch_blocks + 1);
+  const std::vector<schema::WireBlock> blocks(limits.max_batch_pages + 1);
   flatbuffers::FlatBufferBuilder many, nothing;
   const auto list = many.CreateVectorOfStructs(blocks);
   many.Finish(schema::CreateExecute(many, 1, true, theirs, writable, list));

@@ -49,13 +49,13 @@ Status SendComm::send_some() {
 
 Result<bool> SendComm::begin(Request& request) {
   const bool small = request.bytes <= kSmallBytes;
-  if (request.number >= rooms_ + (small ? kAhead : 0)) {
-    if (!small && small_)
+  const bool full = request.number >= rooms_ && link_->ahead >= Link::kMaxAhead;
+  if (full || request.number >= rooms_ + (small ? kAhead : 0)) {
+    if ((full || !small) && small_)
       small_ =
           !link_->send({.kind = FrameKind::want, .comm = *receiver, .number = request.number}).ok();
     return false;
   }
-  if (request.number >= rooms_ && link_->ahead >= Link::kMaxAhead) return false;
   const Frame frame{.kind = small ? FrameKind::small : FrameKind::landed,
                     .comm = *receiver,
                     .number = request.number,

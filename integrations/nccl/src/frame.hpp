@@ -24,7 +24,7 @@ enum class FrameKind : std::uint32_t {
   room,    ///< A receive is posted: `bytes` at `offset` of the region `region`. Others may follow.
   landed,  ///< Behind the data of the message.
   small,   ///< The message itself follows the frame.
-  want,    ///< A large message waits for the room of its receive.
+  want,    ///< A message waits for the room of its receive.
   closed,  ///< NCCL has closed the comm; messages before `number` are not touched by that.
 };
 

@@ -326,6 +326,16 @@ def test_small_messages_that_nobody_collects_are_bounded_and_come() -> None:
                 assert pair.receiver.ask("differs", 1, 4000) is None
 
 
+def test_a_comm_goes_on_beside_others_whose_messages_nobody_collects() -> None:
+    with Communicators(8192, 33) as pairs:
+        for pair in pairs[:32]:
+            for _ in range(16):
+                pair.sender.ask("send", 4000)
+                assert pair.sender.ask("test", 10)[0] == 4000
+        for _ in range(3):
+            pairs[32].move(4000)
+
+
 LOSSY = """nft 'table inet cable { chain in { type filter hook input priority 0;
     iifname "cable" numgen random mod 100 == 0 counter drop; }; }'"""
 # Not every kernel has tbf.

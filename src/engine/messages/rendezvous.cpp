@@ -109,9 +109,14 @@ void Rendezvous::begin(TransferState& transfer) {
         return conclude(transfer, request_error(Code::no_resource, "too many regions of the peer"));
       }
       if (import->second != nullptr) host_.drop(std::exchange(import->second, nullptr));
-      if (!asked)
+      if (asked) return;
+      try {
         (void)host_.send_frame(FrameOp::import, kBySerial | x.offer.memory.serial,
                                control::encode_import({}, x.offer.memory.serial));
+      } catch (...) {
+        imports_.erase(import);  // the next message of that region asks
+        throw;
+      }
       return;
     }
   }

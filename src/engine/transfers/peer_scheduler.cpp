@@ -220,12 +220,18 @@ bool PeerScheduler::resume_message(TransferState& transfer) {
   const Result<bool> passed = transfer.streams.passed();
   if (passed.ok() && !*passed) return false;
   transfer.streams.mark.reset();
+  if (!passed.ok()) {
+    end_waiting_message(transfer, passed.status());
+    return true;
+  }
   x.stage = MessageState::Stage::unmatched;
-  const Status status = passed.ok()
-                            ? base::or_no_memory([&]() LINKSPAN_TSA(no_thread_safety_analysis) {
-                                return begin_message(transfer, x.frame);
-                              })
-                            : passed.status();
+  Status status;
+  try {
+    status = begin_message(transfer, x.frame);
+  } catch (...) {
+    x.stage = MessageState::Stage::waiting_on_stream;  // and is tried again
+    throw;
+  }
   if (status.ok()) return true;
   x.stage = MessageState::Stage::waiting_on_stream;
   if (status.code() == Code::no_resource) return false;
@@ -235,9 +241,9 @@ bool PeerScheduler::resume_message(TransferState& transfer) {
 
 void PeerScheduler::end_waiting_message(TransferState& transfer, const Status& status) {
   if (transfer.message->stage != MessageState::Stage::waiting_on_stream) return;
-  transfer.message->stage = MessageState::Stage::over;
   stream_waits_.poll_soon();
-  end(transfer, transfer.ending.user_status(status));
+  end(transfer, transfer.ending.user_status(status));  // may throw, and is tried again then
+  transfer.message->stage = MessageState::Stage::over;
 }
 
 /// Posts no more batches of the transfer and cancels those in flight.

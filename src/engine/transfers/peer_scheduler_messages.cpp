@@ -23,14 +23,19 @@ Status PeerScheduler::submit(const std::shared_ptr<TransferState>& transfer, Off
   return status;
 }
 
-/// Adds a message to the Rendezvous; a send's offer goes out. On an error it has not begun.
+/// Adds a message to the Rendezvous; a send's offer goes out. After an error, or where there is no
+/// memory, it has not begun.
 Status PeerScheduler::begin_message(TransferState& transfer, OfferFrame& offer) {
   rendezvous_.post(transfer);
   if (!transfer.message->sends) return {};
-  Status status = base::or_no_memory(
-      [&]() LINKSPAN_TSA(no_thread_safety_analysis) { return send_offer(transfer, offer); });
-  if (!status.ok()) rendezvous_.retract(transfer);
-  return status;
+  try {
+    Status status = send_offer(transfer, offer);
+    if (!status.ok()) rendezvous_.retract(transfer);
+    return status;
+  } catch (...) {
+    rendezvous_.retract(transfer);
+    throw;
+  }
 }
 
 /// Sends the offer of a send. no_resource: the socket has no room.

@@ -30,7 +30,7 @@ Result<std::vector<Block>> requested_blocks(const schema::Execute& wire,
                            .remote_index = theirs});
   }
   if (wire.blocks() == nullptr) return corrupt_message("a request to execute nothing");
-  if (wire.blocks()->size() > limits.max_batch_blocks)
+  if (wire.blocks()->size() > limits.max_batch_pages)
     return corrupt_message("too many blocks in a request to execute");
   blocks.reserve(wire.blocks()->size());
   for (const schema::WireBlock* b : *wire.blocks())

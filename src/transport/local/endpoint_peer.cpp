@@ -1,4 +1,5 @@
 // LocalEndpoint: copies that one end runs for the other, and the end of regions.
+#include "base/no_memory.hpp"
 #include "base/schema/local_generated.h"
 #include "memory/validate_allocation.hpp"
 #include "transport/batch.hpp"
@@ -50,13 +51,16 @@ Status LocalEndpoint::request_copy(PeerRequest& request, Op op, const PublishedR
     offered_.insert(serial);
   }
   if (Status status = share_completion_flags(); !status.ok()) return status;
-  const auto flag = completion_flags_->acquire();
   flatbuffers::FlatBufferBuilder out;
   const WireShape wire = wire_shape(out, shape);
   request.id = ++last_request_id_;
-  out.Finish(schema::CreateExecute(out, request.id, op == Op::write, serial, remote_serial,
-                                   wire.blocks, flag.value_or(kNoFlag), wire.pages));
-  if (Status status = send(LocalMessage::execute, finished(out)); !status.ok()) {
+  const auto flag = completion_flags_->acquire();
+  const Status status = base::or_no_memory([&] {
+    out.Finish(schema::CreateExecute(out, request.id, op == Op::write, serial, remote_serial,
+                                     wire.blocks, flag.value_or(kNoFlag), wire.pages));
+    return send(LocalMessage::execute, finished(out));
+  });
+  if (!status.ok()) {
     if (flag) completion_flags_->release(*flag);
     return status;
   }

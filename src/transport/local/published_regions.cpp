@@ -58,9 +58,10 @@ Status PublishedRegions::retract(std::uint64_t serial, bool revoke_immediately,
           entry.published->key.peers.exclusive)
         entry.unacknowledged.erase(endpoint);
     entry.told = true;
-  } else if (revoke_immediately && !std::exchange(entry.revoke_immediately, true)) {
+  } else if (revoke_immediately && !entry.revoke_immediately) {
     for (LocalEndpoint* endpoint : peers)
       if (entry.unacknowledged.contains(endpoint)) (void)endpoint->queue_retract(serial, true);
+    entry.revoke_immediately = true;
   }
   if (entry.unacknowledged.empty()) return erase_unused(found);
   std::string names;

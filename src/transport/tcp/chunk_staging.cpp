@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/no_memory.hpp"
+
 namespace linkspan::transport::tcp {
 
 bool ChunkStaging::room(const cuda::Device& device, const Outgoing* shared) const noexcept {
@@ -19,9 +21,19 @@ bool ChunkStaging::submit(ConnectionGroup& group) {
     SentFrame& frame = frames_.emplace_back();  // what the GPU copies has a frame
     frame.chunk = *std::move(chunk);
     frame.staged = true;
+    frame.status = base::no_memory();  // unless all goes well
     const auto buffer = staging_.acquire(
         {.device = frame.chunk->device, .runs = runs_, .to_gpu = false, .ctas = ctas_});
-    frame.status = buffer.ok() ? staging_.submit(**buffer) : buffer.status();
+    if (buffer.ok()) {
+      try {
+        frame.status = staging_.submit(**buffer);
+      } catch (...) {
+        staging_.release(**buffer);
+        throw;
+      }
+    } else {
+      frame.status = buffer.status();
+    }
     if (frame.status.ok()) {
       frame.buffer = *buffer;
       frame.staged = false;

@@ -178,9 +178,8 @@ void VerbsEndpoint::advance(base::Time at) {
 
 /// Returns whether the link carries a batch as it is that has something left to send.
 bool VerbsEndpoint::is_wanted(const OutgoingLink& link) const {
-  return std::ranges::any_of(batches_, [&](const auto& batch) {
-    return !batch->unsent.empty() && !batch->stopped() && link.carries(*batch);
-  });
+  return std::ranges::any_of(
+      batches_, [&](const auto& batch) { return batch->wants_to_send() && link.carries(*batch); });
 }
 
 /// Ends the batches that no link carries, now or by another rail of the peer's.
