@@ -72,6 +72,26 @@ struct PyCaptured {
   nb::object memory;
 };
 
+template <class T, nb::object T::*kMember>
+int traverse_member(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT((nb::inst_ptr<T>(self)->*kMember).ptr());
+  return 0;
+}
+inline int clear_nothing(PyObject* /*self*/) { return 0; }
+
+template <auto kMember>
+struct CollectedSlots;
+/// Slots of a class whose member may lead back to its Engine: the garbage collector sees it. It
+/// clears nothing here, because peers may use the memory: an Engine that is collected closes first.
+template <class T, nb::object T::*kMember>
+struct CollectedSlots<kMember> {
+  static inline const PyType_Slot slots[] = {
+      {Py_tp_traverse, reinterpret_cast<void*>(&traverse_member<T, kMember>)},
+      {Py_tp_clear, reinterpret_cast<void*>(&clear_nothing)},
+      {0, nullptr}};
+};
+
 /// Leaves new elements without a value: they are written before they are read.
 template <class T>
 struct UninitializedAllocator : std::allocator<T> {

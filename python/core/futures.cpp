@@ -59,22 +59,12 @@ nb::object wait_for(PyFuture& self, std::optional<double> timeout) {
   return value_of(self);
 }
 
-/// Lets the garbage collector see what is called at the end, which knows a region.
-int traverse_future(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<PyFuture>(self)->when_ok.ptr());
-  return 0;
-}
-int keep_future(PyObject* /*self*/) { return 0; }
-const PyType_Slot future_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_future)},
-                                    {Py_tp_clear, reinterpret_cast<void*>(&keep_future)},
-                                    {0, nullptr}};
-
 }  // namespace
 
 void bind_futures(nb::module_& module) {
   nb::class_<PyFuture>(
-      module, "Future", nb::is_weak_referenceable(), nb::type_slots(future_slots),
+      module, "Future", nb::is_weak_referenceable(),
+      nb::type_slots(CollectedSlots<&PyFuture::when_ok>::slots),
       "What a call that returned at once becomes. `await future`, or wait(): both return what the "
       "waiting call returns, and raise what it raises. Any thread; dropping it changes nothing.")
       .def(

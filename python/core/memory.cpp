@@ -101,18 +101,6 @@ nb::object words_of(const Descriptor& self) {
                  "\": " + std::to_string(total_of(self)) + " bytes, " + what + ">");
 }
 
-/// Lets the garbage collector see what a region keeps, which may refer to its Engine. An Engine
-/// that is collected ends its regions itself.
-int traverse_region(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<PyRegion>(self)->memory.ptr());
-  return 0;
-}
-int keep_region(PyObject* /*self*/) { return 0; }
-const PyType_Slot region_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse_region)},
-                                    {Py_tp_clear, reinterpret_cast<void*>(&keep_region)},
-                                    {0, nullptr}};
-
 void bind_descriptor(nb::module_& module) {
   nb::class_<Descriptor>(module, "Descriptor",
                          "What another process needs to find what an Engine published. A value: "
@@ -171,7 +159,7 @@ void bind_memory(nb::module_& module) {
   nb::class_<PyRegion>(module, "Region",
                        "Memory of this process that was registered; what it belongs to lives as "
                        "long as the registration.",
-                       nb::type_slots(region_slots))
+                       nb::type_slots(CollectedSlots<&PyRegion::memory>::slots))
       .def_prop_ro("bytes", [](const PyRegion& self) { return self.region.bytes(); })
       .def_prop_ro(
           "kind", [](const PyRegion& self) { return std::string(name_of(self.region.kind())); },

@@ -79,7 +79,7 @@ class Engine(_core.Engine):
         )
         # Until deregistered or closed: dropping a Region drops neither its key nor its memory.
         self._regions: set[Region] = set()
-        self._ending: set[Future] = set()  # what ends a region, as far as nobody has seen its end
+        self._ending: set[Future] = set()  # of regions that end; those that are done are removed
         self._process = os.getpid()
         _open.add(self)
 

@@ -287,7 +287,7 @@ def test_a_task_that_waits_for_a_held_stream(pair: Pair, gpu) -> None:
         task.cancel()
         await asyncio.sleep(0.05)
         assert not task.done()  # its memory may still be touched
-        task.cancel()  # who cancels it again waits no longer, and disturbs nobody else
+        task.cancel()  # the second cancel ends the wait of this task alone
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not transfer.done() and not other.done()

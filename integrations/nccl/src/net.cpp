@@ -217,8 +217,8 @@ Result<void*> Net::register_memory(void* comm, void* data, std::size_t bytes) {
   return key;
 }
 
-/// Ends a registration: the memory may be freed then. Waits, so nobody else may have it or its
-/// comm.
+/// Ends a registration, after which the memory may be freed. Waits until the deadline, so it is
+/// called for a memory or comm that no other thread finds any more.
 Status Net::end(Memory& memory, bool of_receiver, base::Deadline deadline) {
   return (of_receiver ? receivers_ : senders_).invalidate(memory.region, deadline.left());
 }

@@ -94,8 +94,9 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
   // Shared, because a std::function must be copyable and Fds are not.
   auto received_fds = std::make_shared<std::vector<base::Fd>>();
   for (base::Fd& fd : fds) received_fds->push_back(std::move(fd));
-  const auto open = [this_transport = &transport_, offer, key = std::move(key), received_fds,
-                     opening = opening_, from = peer_.incarnation, pid = channel_.process().pid] {
+  std::function<void()> open = [this_transport = &transport_, offer, key = std::move(key),
+                                received_fds, opening = opening_, from = peer_.incarnation,
+                                pid = channel_.process().pid] {
     const auto deadline = base::Deadline::in(std::chrono::seconds(10));
     auto memory = base::or_no_memory([&] {
       return this_transport->import_memory({key, *received_fds, from, pid == ::getpid(), pid},
@@ -107,10 +108,9 @@ Status LocalEndpoint::on_offer(std::span<const std::byte> bytes, std::span<base:
     offer->status = memory.status();
     if (memory.ok()) offer->memory = *std::move(memory);
   };
-  std::function<void()> task = open;
   offers_[decoded->id.serial] = offer;  // which will be opened
   ++*opening_;
-  transport_.off_the_lock(std::move(task));
+  transport_.off_the_lock(std::move(open));
   return {};
 }
 

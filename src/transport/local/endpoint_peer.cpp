@@ -55,7 +55,7 @@ Status LocalEndpoint::request_copy(PeerRequest& request, Op op, const PublishedR
   const WireShape wire = wire_shape(out, shape);
   request.id = ++last_request_id_;
   const auto flag = completion_flags_->acquire();
-  const Status status = base::or_no_memory([&] {
+  Status status = base::or_no_memory([&] {
     out.Finish(schema::CreateExecute(out, request.id, op == Op::write, serial, remote_serial,
                                      wire.blocks, flag.value_or(kNoFlag), wire.pages));
     return send(LocalMessage::execute, finished(out));
