@@ -37,6 +37,15 @@ class PeerSchedulerTest : public test::EngineFixture {
     must(submit(peer_, transfer));
     return transfer;
   }
+  /// Returns a transfer of a batch for each page.
+  Transfer make_transfer_of_pages(std::span<const std::uint32_t> index) {
+    auto transfer = make_transfer(1);
+    transfer->batches.own =
+        make_plan(Pages{.page_bytes = 1, .local_index = index, .remote_index = index},
+                  {.max_batch_bytes = index.size(), .max_batch_blocks = 1, .max_batch_pages = 1});
+    transfer->batches.count_all(1);
+    return transfer;
+  }
   /// Completes all that is in flight, and what that makes room for.
   void complete_all() {
     for (bool any = true; any; progress()) {
@@ -63,11 +72,7 @@ TEST_F(PeerSchedulerTest, PostsEachBatch_WhenThereIsRoom) {
 TEST_F(PeerSchedulerTest, CopiesTheUsersPageLists_OnlyWhereBatchesWait) {
   const std::uint32_t index[] = {0, 1, 2};
   const auto submitted = [&](std::size_t room) {
-    auto transfer = make_transfer(1);
-    Plan& plan = transfer->batches.own;
-    plan = make_plan(Pages{.page_bytes = 1, .local_index = index, .remote_index = index},
-                     {.max_batch_bytes = 3, .max_batch_blocks = 1, .max_batch_pages = 1});
-    transfer->batches.count_all(1);
+    auto transfer = make_transfer_of_pages(index);
     endpoint().set_room(room);
     must(submit(peer_, transfer));
     return transfer;
@@ -81,6 +86,34 @@ TEST_F(PeerSchedulerTest, CopiesTheUsersPageLists_OnlyWhereBatchesWait) {
   EXPECT_EQ(room_for_two->batches.own.kept, (std::vector<std::uint32_t>{0, 1, 2, 0, 1, 2}));
   complete_all();
   EXPECT_EQ(end_of(*room_for_two), "ok");
+}
+
+TEST_F(PeerSchedulerTest, ReadsNoPageListOfASubmissionThatFailed) {
+  const std::uint32_t index[] = {0, 1, 2};
+  for (const std::size_t room : {std::size_t{0}, std::size_t{1}}) {
+    endpoint().set_room(room);
+    Status status;
+    Transfer transfer;
+    test::fail_each_allocation(
+        [&] {
+          status = {};
+          transfer = make_transfer_of_pages(index);
+          status = scheduler().submit(transfer);
+        },
+        [&](bool threw) {
+          const bool refused = threw || !status.ok();
+          const std::size_t posted = endpoint().posted().size();
+          endpoint().set_room(1000);
+          progress();
+          complete_all();
+          const bool began = !refused && end_of(*transfer) == "ok";
+          EXPECT_TRUE(began || endpoint().posted().size() == posted) << "the lists are the user's";
+          if (refused && transfer != nullptr) transfer->local->release();
+          endpoint().set_room(room);
+        });
+    EXPECT_EQ(end_of(*transfer), "ok");
+    EXPECT_EQ(memory_.local->users(), 0u);
+  }
 }
 
 TEST_F(PeerSchedulerTest, MakesATransferQuietOnce_WhenEachBatchHasCompleted) {
