@@ -43,6 +43,7 @@ Result<std::unique_ptr<GpuCopier>> GpuCopier::create(const cuda::Device& device,
     auto flag = CompletionFlag::create(*scope, *memory, i * kLine, i < bounds.queues);
     if (!flag.ok()) return flag.status();
     CopyQueue& queue = made.emplace_back(*std::move(stream), *std::move(flag));
+    if (i < bounds.queues) queue.waiting.parts.reserve(kStreamEntries);
     for (std::size_t s = 0; s < kernel_args; ++s) {
       const std::size_t index = i * kernel_args + s;
       queue.kernel_args[s] = {.memory = args_memory + index,
@@ -67,7 +68,9 @@ GpuCopier::GpuCopier(const cuda::Device& device, const Status& kernel, unsigned 
       memory_(std::move(memory)),
       abort_flags_(std::move(abort_flags)),
       aborts_(std::move(aborts)),
-      queues_(std::move(queues)) {}
+      queues_(std::move(queues)) {
+  joined_.reserve(kStreamEntries);
+}
 
 Result<Ticket> GpuCopier::start(const Order& order) {
   const bool kernel = order.method == Method::sm_kernel;
@@ -123,7 +126,8 @@ Result<Ticket> GpuCopier::start(const Order& order) {
     return ticket;
   }
   if (may_wait(queue, order, bytes)) {
-    if (queue.entries + order.pieces.size() + kExtraEntries > kStreamEntries)
+    const std::size_t waiting = std::max<std::size_t>(queue.entries, queue.waiting.parts.size());
+    if (waiting + order.pieces.size() + kExtraEntries > kStreamEntries)
       return Status::no_resource();
     wait(queue, number, order, bytes);
     if (queue.waiting.bytes >= kEnoughBytes || queue.waiting.parts.size() >= kEnoughPieces)

@@ -84,52 +84,58 @@ Result<StagingBuffer*> Staging::acquire(const BufferRequest& chunk) {
 }
 
 Status Staging::submit(StagingBuffer& buffer) {
-  const auto scope = buffer.device_->enter();
-  auto stream = scope.ok() ? acquire_stream(*buffer.device_) : scope.status();
-  if (stream.ok()) buffer.stream_ = *stream;
-  if (!stream.ok() || start(buffer, *scope) == 0) {
-    Status status = stream.ok() ? std::exchange(buffer.status_, {}) : stream.status();
+  SubmittedWork work;
+  buffer.status_ = base::or_no_memory([&] { return start(buffer, work); });
+  if (work.entries == 0) {
+    Status status = std::exchange(buffer.status_, {});
     release(buffer);
     return status;
   }
   buffer.begun_ = base::Clock::steady().now();
-  const cuda::CUdeviceptr flag = buffer.memory_->device_address();
-  const Status written = buffer.stream_->cuda_stream.write_value(*scope, flag, ++buffer.number_);
-  if (buffer.status_.ok()) buffer.status_ = written;
-  buffer.next_query_ = written.ok() ? buffer.begun_ + kOverdue : buffer.begun_;
+  // Without the flag only the stream shows the end.
+  buffer.next_query_ = work.has_flag ? buffer.begun_ + kOverdue : buffer.begun_;
   buffer.state_ = StagingBufferState::submitted;
   return {};
 }
 
-/// Submits the runs. Many small ones go by the kernel, which reads or writes the buffer over PCIe:
-/// a copy takes 2.4 us, 30 times what 4 KiB take of the link. Few or large ones are copies, which
-/// leave the SMs to the user. The rule is that of pinned memory, so its chooser decides.
-unsigned Staging::start(StagingBuffer& buffer, const cuda::DeviceScope& scope) {
-  const StagingStream& stream = *buffer.stream_;
+/// Submits the runs and the flag write, and counts them in `work` also where it fails or throws.
+/// Many small runs go by the kernel, which reads or writes the buffer over PCIe: a copy takes
+/// 2.4 us, 30 times what 4 KiB take of the link. Few or large ones are copies, which leave the SMs
+/// to the user. The rule is that of pinned memory, so its chooser decides.
+Status Staging::start(StagingBuffer& buffer, SubmittedWork& work) {
+  const auto scope = buffer.device_->enter();
+  if (!scope.ok()) return scope.status();
+  const auto acquired = acquire_stream(*buffer.device_);
+  if (!acquired.ok()) return acquired.status();
+  StagingStream& stream = *(buffer.stream_ = *acquired);
   std::uint64_t bytes = 0;
   for (const Piece& run : buffer.runs_) bytes += run.bytes;
+  const cuda::CUdeviceptr flag = buffer.memory_->device_address();
+  Status status;
   if (choose_gpu({.pieces = buffer.runs_.size(),
                   .bytes = bytes,
                   .link = Link::host,
                   .kernel_available = stream.zero.has_value() && buffer.ctas_ != 0}) ==
       Method::sm_kernel) {
     auto* const list = reinterpret_cast<Piece*>(buffer.memory_->data() + kList);
-    const cuda::CUdeviceptr device = buffer.memory_->device_address();
-    buffer.status_ = launch_blocks(scope, stream.cuda_stream, *stream.device, buffer.ctas_,
-                                   {.entries = {list, kListEntries},
-                                    .address = device + kList,
-                                    .abort_flag = stream.zero->address(),
-                                    .aborted = device + kAborted},
-                                   buffer.runs_, bytes);
-    return buffer.status_.ok() ? 1 : 0;
+    status = launch_blocks(*scope, stream.cuda_stream, *stream.device, buffer.ctas_,
+                           {.entries = {list, kListEntries},
+                            .address = flag + kList,
+                            .abort_flag = stream.zero->address(),
+                            .aborted = flag + kAborted},
+                           buffer.runs_, bytes);
+    if (status.ok()) ++work.entries;
+  } else {
+    for (const Piece& run : buffer.runs_) {
+      status = stream.cuda_stream.copy(*scope, run.to, run.from, run.bytes);
+      if (!status.ok()) break;
+      ++work.entries;
+    }
   }
-  unsigned queued = 0;
-  for (const Piece& run : buffer.runs_) {
-    buffer.status_ = stream.cuda_stream.copy(scope, run.to, run.from, run.bytes);
-    if (!buffer.status_.ok()) break;
-    ++queued;
-  }
-  return queued;
+  if (work.entries == 0) return status;
+  const Status written = stream.cuda_stream.write_value(*scope, flag, ++buffer.number_);
+  work.has_flag = written.ok();
+  return status.ok() ? written : status;
 }
 
 StagingBuffer* Staging::next_done() {
@@ -156,10 +162,12 @@ void Staging::release(StagingBuffer& buffer) noexcept {
 /// Queries the stream of a late buffer. Returns true if the GPU is done with it.
 bool Staging::query_stream(StagingBuffer& buffer, base::Time now) {
   buffer.next_query_ = now + kQueryInterval;
-  const auto scope = buffer.stream_->device->enter();
-  const Status answer = scope.ok() ? buffer.stream_->cuda_stream.query(*scope) : scope.status();
+  const Status answer = base::or_no_memory([&]() -> Status {
+    const auto scope = buffer.stream_->device->enter();
+    return scope.ok() ? buffer.stream_->cuda_stream.query(*scope) : scope.status();
+  });
   if (answer.ok()) return true;
-  // Pending, or a driver that cannot answer now: the buffer is not known to be quiet.
+  // Pending, or neither driver nor memory for an answer: the buffer is not known to be quiet.
   if (answer.scope() != Scope::process) return false;
   buffer.status_ = answer;
   leaked_.push_back(*std::exchange(buffer.memory_, std::nullopt));

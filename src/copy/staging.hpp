@@ -159,12 +159,15 @@ class Staging {
 
  private:
   using StagingBufferState = StagingBuffer::StagingBufferState;
+  struct SubmittedWork {
+    unsigned entries = 0;  // of the stream
+    bool has_flag = false;
+  };
 
   Result<StagingStream*> acquire_stream(const cuda::Device& device);
   void release_stream(StagingBuffer& buffer) noexcept;
   Status pin(StagingBuffer& buffer, const cuda::Device& device, const cuda::DeviceScope& scope);
-  static unsigned start(StagingBuffer& buffer,
-                        const cuda::DeviceScope& scope);  // returns what is in flight
+  Status start(StagingBuffer& buffer, SubmittedWork& work);
   bool query_stream(StagingBuffer& buffer, base::Time now);
 
   const std::size_t buffer_bytes_;

@@ -98,7 +98,7 @@ void DeferredDestroyer::drain() {
 }
 
 Duration DeferredDestroyer::to_wait() const {
-  if (pending_.empty()) return kLong;
+  if (pending_.empty() || is_closing_) return kLong;  // drain() may run the first one
   if (draining_ != 0 || ending_) return Duration::zero();
   const DeferredClose& first = pending_.front();
   if (!guards_.empty() && *guards_.begin() < first.after) return kLong;

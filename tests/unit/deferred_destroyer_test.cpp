@@ -108,6 +108,29 @@ TEST(DeferredDestroyer, DrainRunsWhatWaits) {
   EXPECT_TRUE(ran.within(0s) && ran.within(0s));
 }
 
+TEST(DeferredDestroyer, RunsEachOnce_WhereTheThreadStartsWhileOneDrains) {
+  Ran first, others;
+  std::binary_semaphore go_on{0};
+  std::function<void()> closing = [&] {
+    first.times.release();
+    go_on.acquire();
+  };
+  DeferredDestroyer destroyer;
+  std::optional<test::NoMemory> none(std::in_place, "ls-test");  // nor a thread
+  std::jthread draining = base::named_thread<"ls-test">([&] {
+    destroyer.run(std::move(closing));
+    destroyer.drain();
+  });
+  ASSERT_TRUE(first.within(10s));
+  none.reset();
+  for (int i = 0; i < 3; ++i) destroyer.run(others.once());
+  EXPECT_FALSE(others.within(50ms)) << "beside the one that runs";
+  go_on.release();
+  draining.join();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(others.within(10s));
+  EXPECT_FALSE(first.within(0s) || others.within(50ms));
+}
+
 TEST(DeferredDestroyer, EndWhatOutlivesThemToo) {
   struct Counted {
     std::atomic<int>& ends;

@@ -66,8 +66,10 @@ TEST(ToStatus, TellsWhatAnotherTryMayMend) {
 
 TEST(ToStatus, ALostContextIsTheProcesss) {
   const Driver driver = speaking();
-  for (const CUresult lost : {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
-                              CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_DEINITIALIZED}) {
+  for (const CUresult lost :
+       {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_ECC_UNCORRECTABLE,
+        CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_MPS_CLIENT_TERMINATED,
+        CUDA_ERROR_EXTERNAL_DEVICE}) {
     EXPECT_TRUE(loses_context(lost));
     EXPECT_EQ(to_status(driver, lost, "cuStreamQuery").scope(), Scope::process);
     EXPECT_EQ(to_status(driver, lost, "cuStreamQuery").code(), Code::cuda);

@@ -1,6 +1,7 @@
 // Tests small orders that are joined because others are in the stream.
 #include <array>
 
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/gpu_copier_fixture.hpp"
 
 namespace linkspan::copy {
@@ -110,6 +111,17 @@ TEST_F(JoinedCopies, OneThatIsCanceledMeanwhileIsNeverCopied) {
   for (const std::size_t i : {0u, 1u, 3u}) EXPECT_TRUE(copier->poll(tickets[i]).value().ok()) << i;
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(copied(i), i != 2 && i != 4) << i;
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
+}
+
+/// What one that was refused left behind would be copied with the next one.
+TEST_F(JoinedCopies, NeedNoMemory) {
+  (void)begin(1);
+  std::size_t i = 0;
+  Result<Ticket> ticket = Status::no_resource();
+  test::fail_each_allocation([&] { ticket = copier->start(order(++i)); },
+                             [](bool threw) { EXPECT_FALSE(threw); });
+  EXPECT_EQ(i, 1u) << "an allocation failed";
+  EXPECT_TRUE(ticket.ok());
 }
 
 TEST_F(JoinedCopies, OfWhichAllAreCanceledNothingBegins) {

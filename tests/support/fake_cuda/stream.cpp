@@ -113,8 +113,14 @@ Stream* start_stream(Device& device) {
   auto made = std::make_unique<Stream>(device);
   Stream* stream = made.get();
   stream->serial = ++w.last_stream;
-  w.streams[reinterpret_cast<CUstream>(stream)] = std::move(made);
-  stream->thread = std::thread([stream] { run(*stream); });
+  const auto handle = reinterpret_cast<CUstream>(stream);
+  w.streams[handle] = std::move(made);
+  try {
+    stream->thread = std::thread([stream] { run(*stream); });
+  } catch (...) {
+    w.streams.erase(handle);
+    throw;
+  }
   return stream;
 }
 
