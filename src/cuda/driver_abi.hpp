@@ -108,6 +108,10 @@ enum CUdevice_attribute : unsigned {
   CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
 };
 
+enum CUdevice_P2PAttribute : unsigned {
+  CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3,
+};
+
 enum CUpointer_attribute : unsigned {
   CU_POINTER_ATTRIBUTE_CONTEXT = 1,                      // CUcontext; null for VMM and pool memory
   CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,                  // unsigned, a CUmemorytype
@@ -191,6 +195,8 @@ using GetProcAddress = CUresult (*)(const char* symbol, void** function, int ver
   X(cuDeviceGetPCIBusId, 4010, (char* bus_id, int bytes, CUdevice device))                       \
   X(cuDeviceTotalMem, 3020, (std::size_t * bytes, CUdevice device))                              \
   X(cuDeviceCanAccessPeer, 4000, (int* can, CUdevice device, CUdevice peer))                     \
+  X(cuDeviceGetP2PAttribute, 8000,                                                               \
+    (int* value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer))               \
   X(cuDevicePrimaryCtxRetain, 7000, (CUcontext * context, CUdevice device))                      \
   X(cuDevicePrimaryCtxRelease, 11000, (CUdevice device))                                         \
   X(cuCtxPushCurrent, 4000, (CUcontext context))                                                 \

@@ -70,6 +70,15 @@ Status has_peer_access(const Device& from, const DeviceInfo& to) {
           "the GPU at " + from.info().bus_id + " has no peer access to that at " + to.bus_id};
 }
 
+bool has_native_atomics(const Device& from, const DeviceInfo& to) {
+  if (from.info().uuid == to.uuid) return true;
+  int native = 0;
+  return from.driver().cuDeviceGetP2PAttribute(&native,
+                                               CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                                               from.info().ordinal, to.ordinal) == CUDA_SUCCESS &&
+         native != 0;
+}
+
 Status enable_peer_access(const Device& from, const Device& to) {
   if (Status can = has_peer_access(from, to.info()); !can.ok()) return can;
   const Result<DeviceScope> scope = from.enter();

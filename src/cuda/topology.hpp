@@ -106,6 +106,9 @@ struct PointerFacts {
 /// Returns OK if kernels and copies of `from` can access the memory of `to`; unsupported if the
 /// machine has no such path.
 Status has_peer_access(const Device& from, const DeviceInfo& to);
+/// Returns whether atomics of kernels of `from` on memory of `to` are atomic to all GPUs, as over
+/// NVLink. Over PCIe they are not.
+bool has_native_atomics(const Device& from, const DeviceInfo& to);
 /// Enables that access. A second call has no effect.
 Status enable_peer_access(const Device& from, const Device& to);
 

@@ -1,5 +1,7 @@
 #include "engine/engine_services.hpp"
 
+#include "engine/handle_access.hpp"
+
 namespace linkspan::engine {
 
 EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& context,
@@ -29,6 +31,12 @@ EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& co
                    .pairs = submission.pairs(),
                    .captures = captures,
                    .closed = closed}) {}
+
+Status EngineServices::deregister(const Region& region, Duration timeout, bool immediately) {
+  if (const auto& handle = HandleAccess::registration(region); handle != nullptr)
+    windows.end_on(*handle);
+  return registrations.end(region, timeout, immediately);
+}
 
 void EngineServices::on_disconnected(control::Session& session) {
   const std::uint64_t peer = session.id();

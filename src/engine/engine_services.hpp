@@ -31,6 +31,9 @@ class EngineServices final : public control::SessionEvents {
   EngineServices(const EngineImpl* engine, const EngineContext& context,
                  const std::atomic<bool>& closed);
 
+  /// Deregisters a region and ends what would go on with it.
+  Status deregister(const Region& region, Duration timeout, bool immediately);
+
   PeerTable peers;
   Inbox inbox;
   UnregisteredBuffers buffers;

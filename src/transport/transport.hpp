@@ -91,6 +91,7 @@ class KeptPages {
 struct KernelView {
   std::uint64_t address = 0;              ///< Address of the region's first byte.
   std::shared_ptr<const void> keepalive;  ///< Keeps the region mapped, as a Batch does.
+  bool atomics = false;  ///< Atomics of all processors that map it are atomic to each other.
 };
 
 /// A region of this side and one of the peer's.

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+
 #include <array>
 #include <set>
 #include <thread>
 
+#include "tests/support/fake_cuda/controls.hpp"
 #include "tests/unit/cuda_fixture.hpp"
 
 namespace linkspan::cuda {
@@ -58,6 +61,17 @@ TEST_F(TopologyOnDevice, ActivatesEachGpuOnceWhoeverAsks) {
     EXPECT_EQ(seen[0]->info().uuid, info.uuid);
   }
   EXPECT_EQ(topology->all_active().size(), topology->devices().size());
+}
+
+TEST_F(TopologyOnDevice, TellsWhetherAtomicsReachAnotherGpu) {
+  EXPECT_TRUE(has_native_atomics(*device, device->info()));
+  if (!test::FakeCuda::find() || topology->devices().size() < 2) return;
+  const DeviceInfo& other = topology->devices()[1];
+  EXPECT_TRUE(has_native_atomics(*device, other));
+  ASSERT_EQ(::setenv("FAKE_CUDA_PEER", "pcie", 1), 0);
+  EXPECT_FALSE(has_native_atomics(*device, other));
+  EXPECT_TRUE(has_peer_access(*device, other).ok());
+  ASSERT_EQ(::unsetenv("FAKE_CUDA_PEER"), 0);
 }
 
 TEST_F(TopologyOnDevice, RefusesAGpuThatIsNotThere) {

@@ -113,6 +113,14 @@ TEST_F(WindowsOverTcp, RaiseSignalsInAPadThatIsNotMapped) {
   EXPECT_EQ(raised(1), 5u);
 }
 
+TEST_F(WindowsOverTcp, GoOnWithTheSignalsOfOnesBefore) {
+  for (std::uint64_t sum = 1; sum <= 3; ++sum) {
+    const auto window = take(open());
+    EXPECT_TRUE(is(service_.raise(*window, 2, 1, 10s), Code::ok));
+    EXPECT_EQ(raised(2), sum);
+  }
+}
+
 TEST_F(Windows, WaitForSignalsInTheirPad) {
   const auto window = take(open());
   EXPECT_EQ(take(service_.wait_signal(*window, 1, 0, 0s)), 0u);
@@ -139,6 +147,21 @@ TEST_F(Windows, EndByCancel) {
   service_.end(std::nullopt, {Code::internal, Scope::process, "a later reason"});
   EXPECT_TRUE(is(service_.failure(*window), Code::canceled));
   EXPECT_TRUE(is(service_.failure(*other), Code::internal));
+}
+
+/// The user unmaps it next.
+TEST_F(Windows, EndWithTheirPad_WhichNoCallReadsAnyMore) {
+  const auto window = take(open());
+  auto waiting = std::async(std::launch::async,
+                            [&] { return service_.wait_signal(*window, 1, 1, 10s).status(); });
+  std::this_thread::sleep_for(10ms);
+  must(near_.deregister(pad_));
+  EXPECT_EQ(waiting.wait_for(0s), std::future_status::ready);
+  EXPECT_TRUE(is(waiting.get(), Code::invalid_argument, "pad was deregistered"));
+  pad_ = {};
+  EXPECT_TRUE(is(service_.wait_signal(*window, 1, 1, 10s).status(), Code::invalid_argument,
+                 "pad was deregistered"));
+  EXPECT_TRUE(is(service_.failure(*window), Code::invalid_argument, "pad was deregistered"));
 }
 
 TEST_F(Windows, EndWithTheirPeerAlone) {

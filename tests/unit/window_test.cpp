@@ -7,6 +7,7 @@
 #include <array>
 
 #include "linkspan/device/put.cuh"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::engine {
@@ -56,15 +57,16 @@ class WindowTest : public ::testing::Test {
   }
 
   /// Opens a window that reaches the peer's memory by the proxy alone.
-  std::shared_ptr<WindowState> open() {
+  std::shared_ptr<WindowState> open(Permissions peers = {.read = false}) {
     auto remote = std::make_shared<ImportedRegion>();
     remote->name = "theirs";
     remote->bytes = kBytes;
+    remote->peers = peers;
     WindowState::WindowParts parts;
     parts.peer = 7;
     parts.data.remote = parts.pad.remote = remote;
-    parts.local = facts(local_.data(), sizeof local_);
-    parts.local_pad = facts(pad_.data(), sizeof pad_);
+    parts.local = registered(local_);
+    parts.local_pad = registered(pad_);
     parts.mapped.why_not = "nothing is mapped";
     {
       const base::MutexLock lock(set_->mutex);
@@ -92,13 +94,12 @@ class WindowTest : public ::testing::Test {
   std::array<std::uint64_t, 2> sources_{};
 
  private:
-  static memory::Region::Facts facts(const std::byte* at, std::uint64_t bytes) {
-    memory::Region::Facts facts;
-    facts.kind = MemoryKind::host;
-    facts.address = reinterpret_cast<std::uintptr_t>(at);
-    facts.bytes = bytes;
-    return facts;
+  std::shared_ptr<const memory::Registration> registered(std::span<const std::byte> memory) {
+    return take(registry_.add_private(reinterpret_cast<std::uintptr_t>(memory.data()),
+                                      memory.size(), MemoryKind::host, {}));
   }
+
+  memory::Registry registry_{1, nullptr};
 };
 
 TEST_F(WindowTest, WritesASignal_OnceTheCopyBeforeItIsQuiet) {
@@ -134,6 +135,42 @@ TEST_F(WindowTest, AddsUpSignals_AndWritesOneAtATime) {
   serve(*window);
   const base::MutexLock lock(set_->mutex);
   EXPECT_TRUE(window->raised(last));
+}
+
+/// A window before may have raised it.
+TEST_F(WindowTest, AddsToTheValueInThePad_WhereItMayReadIt) {
+  const auto window = open({.read = true});
+  {
+    const base::MutexLock lock(set_->mutex);
+    for (const std::uint64_t n : {5, 1}) window->enqueue_raise(2, n);
+  }
+  serve(*window);
+  ASSERT_EQ(copier_.copies.size(), 1u);
+  EXPECT_EQ(copier_.copies[0].op, Op::read);
+  EXPECT_EQ(copier_.copies[0].block.remote_offset, 2 * 8u);
+  sources_[0] = 40;
+  for (const std::uint64_t sum : {45, 46}) {
+    copier_.end(copier_.copies.size() - 1);
+    serve(*window);
+    EXPECT_EQ(copier_.copies.back().op, Op::write);
+    EXPECT_EQ(sources_[0], sum);
+  }
+  EXPECT_EQ(copier_.copies.size(), 3u);
+}
+
+TEST_F(WindowTest, RaisesOnce_WhenMemoryEndsMeanwhile) {
+  const auto window = open();
+  for (std::uint64_t sum = 1; sum < 30; ++sum) {  // beyond the first room of any list
+    {
+      const base::MutexLock lock(set_->mutex);
+      window->enqueue_raise(2, 1);
+    }
+    test::fail_each_allocation([&] { serve(*window); }, [](bool) {});
+    ASSERT_EQ(copier_.copies.size(), sum);
+    ASSERT_EQ(sources_[0], sum);
+    copier_.end(sum - 1);
+    serve(*window);
+  }
 }
 
 TEST_F(WindowTest, TriesAgain_WhenTheCopierHadNoRoom) {

@@ -27,7 +27,7 @@ Future<void> end_async(const std::shared_ptr<engine::EngineImpl>& impl, const Re
       "deregister of " +
           (handle == nullptr ? "no region" : "region " + std::to_string(handle->id().serial)),
       timeout, [impl, region, immediately](Duration left) {
-        return impl->services().registrations.end(region, left, immediately);
+        return impl->services().deregister(region, left, immediately);
       });
   if (!ends.done()) (void)impl->services().registrations.unpublish(region);
   return ends;
@@ -74,12 +74,10 @@ Result<Descriptor> Engine::describe(std::string_view name) const {
   });
 }
 Status Engine::deregister(const Region& region, Duration timeout) {
-  return on(impl_,
-            [&](auto& impl) { return impl.services().registrations.end(region, timeout, false); });
+  return on(impl_, [&](auto& impl) { return impl.services().deregister(region, timeout, false); });
 }
 Status Engine::invalidate(const Region& region, Duration timeout) {
-  return on(impl_,
-            [&](auto& impl) { return impl.services().registrations.end(region, timeout, true); });
+  return on(impl_, [&](auto& impl) { return impl.services().deregister(region, timeout, true); });
 }
 Future<void> Engine::deregister_async(const Region& region, Duration timeout) {
   return end_async(impl_, region, timeout, false);

@@ -66,7 +66,8 @@ Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
   if (Status status = check(layout); !status.ok()) return status;
   if (options.queue == 0 || options.queue > 1u << 20)
     return too_large("WindowOptions::queue", options.queue, 1u << 20);
-  const memory::Region::Facts &local = parts.local, &pad = parts.local_pad;
+  const memory::Region::Facts &local = parts.local->region().facts(),
+                              &pad = parts.local_pad->region().facts();
   if (Status status = check_pad("the local", pad.bytes, pad.address, layout); !status.ok())
     return status;
   if (Status status = check_pad("the remote", parts.pad.remote->bytes, parts.mapped.pad, layout);
@@ -78,7 +79,7 @@ Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
   if (!proxied) {
     window.remote = pointer<unsigned char>(mapped.data);
     window.remote_pad = pointer<unsigned char>(mapped.pad);
-    window.atomics = parts.remote_pad_on_gpu || parts.device == nullptr ? 1 : 0;
+    window.atomics = parts.atomics ? 1 : 0;
   }
   window.remote_bytes = parts.data.remote->bytes;
   window.local = pointer<unsigned char>(local.address);
@@ -135,7 +136,7 @@ std::uint64_t* WindowState::remote_signal(std::uint32_t index) const noexcept {
 }
 
 std::uint64_t* WindowState::local_signal(std::uint32_t index) const noexcept {
-  const memory::Region::Facts& pad = parts_.local_pad;
+  const memory::Region::Facts& pad = parts_.local_pad->region().facts();
   return pad.kind == MemoryKind::device ? nullptr : pointer<std::uint64_t>(pad.address) + index;
 }
 
@@ -169,14 +170,20 @@ std::string WindowState::dump() const {
 }
 
 /// Counts transfers that have ended, in order.
-bool WindowState::reap() {
+bool WindowState::reap(std::uint64_t source_address) {
   bool any = false;
   while (!running_.empty() && running_.front().transfer->quiet.load(std::memory_order_acquire)) {
     const ProxyTransfer over = std::move(running_.front());
     running_.pop_front();
     any = true;
     const Status& status = over.transfer->end;
-    status.ok() ? ended(over.of_kernel) : end(status);
+    if (!status.ok())
+      end(status);
+    else if (over.fetched)
+      sums_[*over.fetched] =
+          std::atomic_ref(pointer<std::uint64_t>(source_address)[parts_.signal_source]).load();
+    else
+      ended(over.of_kernel);
   }
   return any;
 }
@@ -185,6 +192,27 @@ void WindowState::ended(bool of_kernel) {
   if (of_kernel) return orders_.count_done();
   ++raised_;
   set_->changed.notify_all();
+}
+
+/// Starts a transfer. Returns false if there is no room now, or if the window has failed.
+bool WindowState::start(WindowCopier& copier, Op op, const WindowRegions& regions,
+                        const Block& block, ProxyTransfer as) {
+  running_.push_back(std::move(as));  // first: where it finds no memory, nothing was started
+  Status status = Status::no_resource();
+  try {
+    auto transfer = copier.copy(parts_.peer, op, regions, block);
+    if (transfer.ok()) {
+      running_.back().transfer = *std::move(transfer);
+      return true;
+    }
+    status = transfer.status();
+  } catch (...) {
+    running_.pop_back();
+    throw;
+  }
+  running_.pop_back();
+  if (status.code() != Code::no_resource) end(status);
+  return false;
 }
 
 /// Begins an order. Returns false if there is no room now, or if a signal has to wait for earlier
@@ -202,8 +230,6 @@ bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_k
              std::to_string(entry.remote)});
     return false;
   };
-  Block block{entry.local, entry.remote, entry.bytes};
-  const WindowRegions* regions = &parts_.data;
   if (is_signal) {
     const device::PadLayout& layout = device_.layout;
     if (entry.remote % 8 != 0 || !memory::fits(entry.remote, 8, layout.slots_at())) return bad();
@@ -215,27 +241,29 @@ bool WindowState::begin(WindowCopier& copier, const ProxyEntry& entry, bool of_k
       ended(of_kernel);
       return true;
     }
+    const std::size_t index = entry.remote / 8;
+    const Block block{parts_.signal_source * 8, entry.remote, 8};
     std::uint64_t value = entry.value;
-    if (op == ProxyOp::add) value += sums_[entry.remote / 8];
-    std::atomic_ref(*(pointer<std::uint64_t>(source_address) + parts_.signal_source)).store(value);
-    block = {parts_.signal_source * 8, entry.remote, 8};
-    regions = &parts_.pad;
-  } else if (op != ProxyOp::put && op != ProxyOp::get) {
-    return bad();
+    if (op == ProxyOp::add) {
+      if (!sums_[index] && parts_.pad.remote->peers.read) {
+        (void)start(copier, Op::read, parts_.pad, block, {.is_signal = true, .fetched = index});
+        return false;
+      }
+      value += sums_[index].value_or(0);
+    }
+    std::atomic_ref(pointer<std::uint64_t>(source_address)[parts_.signal_source]).store(value);
+    if (!start(copier, Op::write, parts_.pad, block, {.is_signal = true, .of_kernel = of_kernel}))
+      return false;
+    if (op == ProxyOp::add) sums_[index] = value;
+    return true;
   }
-  auto transfer =
-      copier.copy(parts_.peer, op == ProxyOp::get ? Op::read : Op::write, *regions, block);
-  if (!transfer.ok()) {
-    if (transfer.status().code() != Code::no_resource) end(transfer.status());
-    return false;
-  }
-  if (op == ProxyOp::add) sums_[entry.remote / 8] += entry.value;
-  running_.push_back({*std::move(transfer), is_signal, of_kernel});
-  return true;
+  if (op != ProxyOp::put && op != ProxyOp::get) return bad();
+  return start(copier, op == ProxyOp::get ? Op::read : Op::write, parts_.data,
+               {entry.local, entry.remote, entry.bytes}, {.of_kernel = of_kernel});
 }
 
 bool WindowState::serve(WindowCopier& copier, std::uint64_t source_address) {
-  bool any = reap();
+  bool any = reap(source_address);
   while (failure_.ok() && !pending_raises_.empty()) {
     const Raise& raise = pending_raises_.front();
     const ProxyEntry entry{.op = static_cast<std::uint64_t>(ProxyOp::add),

@@ -92,9 +92,10 @@ class WindowState {
   struct WindowParts {
     std::uint64_t peer = 0;
     WindowRegions data, pad;  ///< `pad.local` is WindowSet::signal_sources.
-    memory::Region::Facts local, local_pad;
+    /// Also the registry's and the user's; their memory stays mapped for kernels.
+    std::shared_ptr<const memory::Registration> local, local_pad;
     MappedAddresses mapped;
-    bool remote_pad_on_gpu = false;
+    bool atomics = false;  ///< Any number of producers may raise a signal of the peer's.
     const cuda::Device* device = nullptr;  ///< Null for a window of CPU code.
     std::shared_ptr<cuda::DeferredDestroyer>
         destroyer{};                // also the Topology's; null without a device
@@ -121,6 +122,10 @@ class WindowState {
   /// Fails the window with `why`: nothing more is begun and waits of kernels end.
   void end(const Status& why);
   const Status& failure() const { return failure_; }
+  bool uses(const memory::Registration& region) const noexcept {
+    return parts_.local.get() == &region || parts_.local_pad.get() == &region;
+  }
+  const memory::Registration& local_pad() const noexcept { return *parts_.local_pad; }
   /// Ends waits of kernels and begins at most one more queue of their orders, so that a kernel that
   /// never stops ordering cannot delay the window's end.
   void retire() { orders_.retire(); }
@@ -138,8 +143,9 @@ class WindowState {
  private:
   /// A transfer of the proxy, in order.
   struct ProxyTransfer {
-    std::shared_ptr<TransferState> transfer;  // also the PeerScheduler's
+    std::shared_ptr<TransferState> transfer{};  // also the PeerScheduler's
     bool is_signal = false, of_kernel = false;
+    std::optional<std::size_t> fetched{};  // the signal that it reads, for no order
   };
   struct Raise {
     std::uint32_t index;
@@ -154,8 +160,10 @@ class WindowState {
         path_(std::move(path)),
         orders_(std::move(orders)) {}
   static void release_handle(const std::shared_ptr<WindowState>& state);
-  bool reap();
+  bool reap(std::uint64_t source_address);
   void ended(bool of_kernel);  // counts an order that is done
+  bool start(WindowCopier& copier, Op op, const WindowRegions& regions, const Block& block,
+             ProxyTransfer as);
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
              std::uint64_t source_address);
 
@@ -167,7 +175,9 @@ class WindowState {
 
   Status failure_;
   std::deque<ProxyTransfer> running_;
-  std::vector<std::uint64_t> sums_;  // values of the peer's signals
+  /// Values of the peer's signals that the CPU does not map, once they were read: an earlier window
+  /// may have raised them.
+  std::vector<std::optional<std::uint64_t>> sums_;
   bool released_ = false;
   std::deque<Raise> pending_raises_;
   std::uint64_t last_raise_ = 0, raised_ = 0;

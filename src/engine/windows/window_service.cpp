@@ -21,6 +21,27 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
               std::to_string(layout.signals)};
 }
 
+Status deregistered() {
+  return {Code::invalid_argument, Scope::request,
+          "the window's local region or pad was deregistered"};
+}
+
+/// Keeps deregister() from ending while this call reads the region.
+class RegionReader {
+ public:
+  explicit RegionReader(const memory::Registration& region)
+      : region_(region.acquire() ? &region : nullptr) {}
+  RegionReader(const RegionReader&) = delete;
+  RegionReader& operator=(const RegionReader&) = delete;
+  ~RegionReader() {
+    if (region_ != nullptr) region_->release();
+  }
+  bool reads() const noexcept { return region_ != nullptr; }
+
+ private:
+  const memory::Registration* const region_;
+};
+
 }  // namespace
 
 /// Returns the index of a signal source for a window. The first window allocates all of them.
@@ -61,8 +82,8 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer,
   parts.peer = peer;
   parts.data = {data->local->id(), data->remote, data->transport};
   parts.pad = {{}, pads->remote, pads->transport};
-  parts.local = data->local->region().facts();
-  parts.local_pad = pads->local->region().facts();
+  parts.local = data->local;
+  parts.local_pad = pads->local;
   GpuUuid gpu = options.gpu;
   for (const TransferEndpoints* each : {&*data, &*pads})
     if (gpu == GpuUuid{}) gpu = each->local->region().facts().gpu;
@@ -92,13 +113,14 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer,
   };
   MappedAddresses& mapped = parts.mapped;
   mapped.data = mapped.keep(reach(*data, gpu));
-  mapped.pad = mapped.keep(reach(*pads, gpu));
+  auto pad = reach(*pads, gpu);
+  parts.atomics = pad.ok() && pad->atomics;
+  mapped.pad = mapped.keep(std::move(pad));
   if (!remote.permissions().write) {
     mapped.data = 0;
     mapped.why_not = "\"" + remote.name() + "\" is not permitted to be written";
   }
   mapped.pad_here = mapped.keep(reach(*pads, {}));
-  parts.remote_pad_on_gpu = remote_pad.kind() == MemoryKind::device;
   auto source = acquire_signal_source();
   if (!source.ok()) return source.status();
   parts.signal_source = *source;
@@ -114,6 +136,8 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer,
   }
   if ((*usable)->state() != PeerState::up)  // it was lost meanwhile
     end(peer, not_connected(peer));
+  for (const TransferEndpoints* each : {&*data, &*pads})  // so may a region
+    if (each->local->removed()) end_on(*each->local);
   context_.progress->wake();
   return state;
 }
@@ -154,6 +178,12 @@ Status WindowService::finish(base::Deadline deadline) {
       return base::interrupted();
   }
   return {};
+}
+
+void WindowService::end_on(const memory::Registration& region) {
+  const base::MutexLock lock(windows_->mutex);
+  for (const auto& window : windows_->all)
+    if (window->uses(region)) window->end(deregistered());
 }
 
 void WindowService::end(std::optional<std::uint64_t> peer, const Status& why) {
@@ -198,6 +228,8 @@ Result<std::uint64_t> WindowService::wait_signal(WindowState& window, std::uint3
         Code::unsupported, Scope::request,
         "the pad is in memory of a GPU, where this CPU cannot look: put it into pinned or "
         "shared memory");
+  const RegionReader reader(window.local_pad());
+  if (!reader.reads()) return deregistered();
   const base::Deadline deadline = base::Deadline::in(timeout);
   const base::Deadline spin = base::Deadline::in(kSpinForSignal);
   base::InterruptPoll poll;

@@ -42,6 +42,8 @@ class WindowService final : private WindowCopier {
   Status finish(base::Deadline deadline) LINKSPAN_EXCLUDES(windows_->mutex);
   /// Ends the windows onto `peer`, or all windows if it is nullopt.
   void end(std::optional<std::uint64_t> peer, const Status& why) LINKSPAN_EXCLUDES(windows_->mutex);
+  /// Ends the windows whose local region or pad it is, before it is deregistered.
+  void end_on(const memory::Registration& region) LINKSPAN_EXCLUDES(windows_->mutex);
   void clear() LINKSPAN_EXCLUDES(windows_->mutex);  ///< Forgets all windows.
   std::string dump() LINKSPAN_EXCLUDES(windows_->mutex);
 

@@ -284,13 +284,16 @@ Result<KernelView> LocalTransport::reach(const Mapping& remote, const GpuUuid& g
   if (memory->mapped() == Mapped::nothing) return no(memory->why_not_mapped());
   const bool by_cpu = gpu == GpuUuid{};
   if (memory->key().kind != MemoryKind::device) {
-    if (by_cpu || memory->host_dma()) return KernelView{memory->host_address(), memory};
+    if (by_cpu || memory->host_dma()) return KernelView{memory->host_address(), memory, by_cpu};
     return no("the peer's memory is not pinned");
   }
   if (by_cpu) return no("it is memory of a GPU");
   const auto view = memory->view(options_.topology->active(gpu));
   if (!view || view->device->info().uuid != gpu) return no("that GPU does not map it");
-  return KernelView{view->address, memory};
+  const cuda::DeviceInfo* const owner = options_.topology->find(memory->key().gpu);
+  // A GPU that this process does not see is reached over NVLink.
+  const bool atomics = owner == nullptr || cuda::has_native_atomics(*view->device, *owner);
+  return KernelView{view->address, memory, atomics};
 }
 
 }  // namespace linkspan::transport::local

@@ -237,6 +237,16 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device,
+                                 CUdevice peer) {
+  if (device_at(device) == nullptr || device_at(peer) == nullptr || device == peer)
+    return CUDA_ERROR_INVALID_DEVICE;
+  if (attribute != CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;
+  const char* const link = std::getenv("FAKE_CUDA_PEER");
+  *value = reach_each_other() && (link == nullptr || std::strcmp(link, "pcie") != 0);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   const Lock lock(world().mutex);
   Device* found = device_at(device);

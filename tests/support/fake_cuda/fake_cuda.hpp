@@ -9,11 +9,12 @@
 // device memory faults, new memory is poisoned.
 //
 // Environment: FAKE_CUDA_DEVICES is the number of GPUs of the machine (2), CUDA_VISIBLE_DEVICES
-// lists those that the process sees, by index. With FAKE_CUDA_PEER=0 no GPU reaches another; with
-// FAKE_CUDA_IPC=0 this process neither exports nor opens handles, with FAKE_CUDA_DMABUF=0 it
-// exports no DMA-BUFs. FAKE_CUDA_SEED (0) and the name of the build seed random choices. Controls
-// for tests: controls.hpp. Threads: any thread for the driver's functions; all state is under the
-// one mutex of World, which is free while bytes are copied. Invariants: a view stays mapped while a
+// lists those that the process sees, by index. With FAKE_CUDA_PEER=0 no GPU reaches another, with
+// FAKE_CUDA_PEER=pcie without atomics; with FAKE_CUDA_IPC=0 this process neither exports nor opens
+// handles, with FAKE_CUDA_DMABUF=0 it exports no DMA-BUFs. FAKE_CUDA_SEED (0) and the name of the
+// build seed random choices. Controls for tests: controls.hpp. Threads: any thread for the driver's
+// functions; all state is under the one mutex of World, which is free while bytes are copied.
+// Invariants: a view stays mapped while a
 // queued or running entry has its Allocation. Memory that is unmapped before the entry has ended
 // loses the device. Once the process has begun to end every call answers 4; in a forked child it
 // answers 3.
