@@ -253,7 +253,10 @@ if(preset STREQUAL "release" AND TARGET fake_cuda)
 endif()
 linkspan_gtest(driver_facts tests/driver_facts simulated)
 linkspan_gtest(nvlink_transfer vcache/native/tests cpu simulated LIBRARY nvlink_transfer)
-target_sources(linkspan_nvlink_transfer PRIVATE tests/faults/usage.cpp)
+target_sources(linkspan_nvlink_transfer PRIVATE tests/faults/usage.cpp tests/unit/no_memory.cpp)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")  # as linkspan_unit; the library's calls do not fail
+  target_link_options(linkspan_nvlink_transfer PRIVATE -Wl,--wrap=_Znwm,--wrap=_Znam)
+endif()
 
 if(TARGET fake_cuda)
   linkspan_test(driver_calls_simulated TIMEOUT 120

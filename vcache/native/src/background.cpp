@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "base/named_thread.hpp"
 #include "base/no_memory.hpp"
@@ -73,7 +75,8 @@ class Background::Job {
 
   void cancel() noexcept { canceled_ = true; }
   const Copy& copy() const noexcept { return copy_; }
-  const Outcome& end() const noexcept { return end_; }  // Requires that the transfer has ended.
+  const Outcome& end() const noexcept { return end_; }     // Requires that the transfer has ended.
+  Outcome take_end() noexcept { return std::move(end_); }  // likewise
   std::uint64_t done() const noexcept { return done_; }
   bool over() const noexcept { return over_.load(std::memory_order_acquire); }
   void set_over() noexcept { over_.store(true, std::memory_order_release); }
@@ -125,10 +128,14 @@ class Background::Job {
     in_flight_ = 0;
   }
 
-  void release() {
-    for (cuda::CUevent* event : {&mark_, &ends_[0], &ends_[1]})
-      Spares::only().release(copy_.source_gpu(), std::exchange(*event, nullptr));
-    Spares::only().release(copy_.source_gpu(), std::exchange(stream_, nullptr));
+  template <class T>
+  void release(T& taken) noexcept {
+    if (taken != nullptr) Spares::only().release(copy_.source_gpu(), std::exchange(taken, nullptr));
+  }
+  void release() noexcept {
+    release(mark_);
+    for (cuda::CUevent& end : ends_) release(end);
+    release(stream_);
   }
 
   Copy copy_;
@@ -171,13 +178,13 @@ Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, st
   else if (Outcome o = job->mark(stream); !o.ok())
     return o;
   const base::MutexLock lock(mutex_);
-  // Started before the job is stored: if it throws because no thread can be had, nothing has begun.
+  // What needs a thread or memory comes first, so that nothing has begun if it throws.
   if (!nothing && !thread_.joinable() && !ending_)
     thread_ = base::named_thread<"ls-nvlink">([this] { loop(); });
+  std::list<std::shared_ptr<Job>> active(nothing ? 0 : 1, job);
+  jobs_.emplace_hint(jobs_.end(), last_ + 1, job);
   id = ++last_;
-  jobs_[id] = job;
-  if (nothing) return {};
-  active_.push_back(job);
+  active_.splice(active_.end(), active);
   changed_.notify_all();
   return {};
 }
@@ -188,15 +195,15 @@ bool Background::test(std::uint64_t id, Duration wait, Outcome& end, std::uint64
   for (;;) {
     const auto found = jobs_.find(id);
     if (found == jobs_.end()) return false;
-    const Job& job = *found->second;
+    Job& job = *found->second;
     done = job.done();
     if (job.over()) {
-      end = job.end();
+      end = job.take_end();
       jobs_.erase(found);
       return true;
     }
     if (deadline.passed()) {
-      end = {NVLINK_TRANSFER_NOT_READY, job.copy().name() + ": it goes on"};
+      end = {NVLINK_TRANSFER_NOT_READY};
       return true;
     }
     changed_.wait(mutex_, deadline);
@@ -229,7 +236,7 @@ void Background::loop() {
     try {
       const std::size_t most = std::min(kActive, active_.size());
       over.reserve(most);
-      some.assign(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(most));
+      some.assign(active_.begin(), std::next(active_.begin(), static_cast<std::ptrdiff_t>(most)));
     } catch (const std::exception&) {
       changed_.wait(mutex_, after(base::kWithoutMemory));
       continue;

@@ -9,10 +9,10 @@
 #pragma once
 
 #include <atomic>
+#include <list>
 #include <map>
 #include <memory>
 #include <thread>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "cuda/deferred_destroyer.hpp"
@@ -52,7 +52,7 @@ class Background {
   base::Mutex mutex_;
   base::Condition changed_;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_ LINKSPAN_GUARDED_BY(mutex_);  // and active_
-  std::vector<std::shared_ptr<Job>> active_ LINKSPAN_GUARDED_BY(mutex_);  // in order; not over
+  std::list<std::shared_ptr<Job>> active_ LINKSPAN_GUARDED_BY(mutex_);  // in order; not over
   std::uint64_t last_ LINKSPAN_GUARDED_BY(mutex_) = 0;
   bool ending_ LINKSPAN_GUARDED_BY(mutex_) = false;
   std::jthread thread_ LINKSPAN_GUARDED_BY(mutex_);

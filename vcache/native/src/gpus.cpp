@@ -67,8 +67,9 @@ bool Gpus::staged(int from, int to) {
     }
     staged_.insert(pair);
   }
-  log(Level::warning, "GPU " + std::to_string(from) + " and GPU " + std::to_string(to) +
-                          " have no peer access: the driver stages copies through host memory");
+  const std::string text = "GPU " + std::to_string(from) + " and GPU " + std::to_string(to) +
+                           " have no peer access: the driver stages copies through host memory";
+  log(Level::warning, text.c_str());
   return true;
 }
 

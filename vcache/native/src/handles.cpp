@@ -7,9 +7,19 @@
 namespace linkspan::nvlink {
 
 OpenHandle::~OpenHandle() {
+  if (base_ == 0) return;
   const auto scope = cuda::DeviceScope::enter(driver_, context_);
   if (scope.ok()) cuda::close_ipc(driver_, base_);
   ++HandleCache::only().closes_;
+}
+
+cuda::CUresult OpenHandle::open(const Handle& handle) {
+  cuda::CUdeviceptr base = 0;
+  const auto r = cuda::open_ipc(driver_, std::bit_cast<cuda::CUipcMemHandle>(handle), base);
+  if (r != cuda::CUDA_SUCCESS) return r;
+  base_ = base;
+  ++HandleCache::only().opens_;
+  return r;
 }
 
 Outcome OpenHandle::measure(const std::string& what) {
@@ -39,8 +49,10 @@ Outcome HandleCache::open(Gpus& gpus, int ordinal, const Handle& handle, const s
   cuda::CUcontext context = nullptr;
   if (Outcome o = gpus.context(ordinal, context); !o.ok()) return o;
   const cuda::Driver& driver = gpus.driver();
-  cuda::CUdeviceptr base = 0;
-  const auto r = cuda::open_ipc(driver, std::bit_cast<cuda::CUipcMemHandle>(handle), base);
+  // Shared by the transfer and the cache. Made before the handle is opened, so that without memory
+  // no mapping is left.
+  const auto fresh = std::make_shared<OpenHandle>(driver, context);
+  const auto r = fresh->open(handle);
   // The context is valid: this is its answer to a handle of this process (fact:
   // Handles.TheExporterCannotOpenItsOwn).
   if (r == cuda::CUDA_ERROR_INVALID_CONTEXT) return {};
@@ -48,22 +60,21 @@ Outcome HandleCache::open(Gpus& gpus, int ordinal, const Handle& handle, const s
     return {NVLINK_TRANSFER_INVALID_VALUE, outcome(driver, r, "cuIpcOpenMemHandle", what).text +
                                                ": its exporter is gone, or it is no handle"};
   if (r != cuda::CUDA_SUCCESS) return outcome(driver, r, "cuIpcOpenMemHandle", what);
-  ++opens_;
-  // Shared by the transfer and the cache.
-  auto fresh = std::make_shared<OpenHandle>(driver, context, base);
   if (Outcome o = fresh->measure(what); !o.ok()) return o;
   mapping = fresh;
-  std::list<std::shared_ptr<OpenHandle>> over;  // ends after the lock
+  std::map<Key, Entry> over;  // ends after the lock
   const base::MutexLock lock(mutex_);
   if (most_ == 0 || entries_.contains(key)) return {};  // another thread was first
-  by_use_.push_front(key);
-  entries_[key] = {std::move(fresh), by_use_.begin()};
+  // Nothing has changed if one of these throws.
+  std::list<Key> first{key};
+  entries_.emplace(key, Entry{fresh, first.begin()});
+  by_use_.splice(by_use_.begin(), first);
   over = trim();
   return {};
 }
 
 void HandleCache::keep(unsigned most) {
-  std::list<std::shared_ptr<OpenHandle>> over;
+  std::map<Key, Entry> over;
   const base::MutexLock lock(mutex_);
   most_ = most;
   over = trim();
@@ -74,12 +85,10 @@ unsigned HandleCache::kept() const {
   return static_cast<unsigned>(entries_.size());
 }
 
-std::list<std::shared_ptr<OpenHandle>> HandleCache::trim() {
-  std::list<std::shared_ptr<OpenHandle>> over;
+std::map<HandleCache::Key, HandleCache::Entry> HandleCache::trim() {
+  std::map<Key, Entry> over;
   while (entries_.size() > most_) {
-    const auto last = entries_.find(by_use_.back());
-    over.push_back(std::move(last->second.mapping));
-    entries_.erase(last);
+    over.insert(entries_.extract(by_use_.back()));
     by_use_.pop_back();
   }
   return over;

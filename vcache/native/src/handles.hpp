@@ -25,12 +25,14 @@ using Handle = std::array<std::byte, NVLINK_TRANSFER_HANDLE_BYTES>;
 /// An allocation of another process, mapped for one GPU.
 class OpenHandle {
  public:
-  OpenHandle(const cuda::Driver& driver, cuda::CUcontext context, std::uint64_t base) noexcept
-      : driver_(driver), context_(context), base_(base) {}
+  OpenHandle(const cuda::Driver& driver, cuda::CUcontext context) noexcept
+      : driver_(driver), context_(context) {}
   OpenHandle(const OpenHandle&) = delete;
   OpenHandle& operator=(const OpenHandle&) = delete;
   ~OpenHandle();  ///< Closes the mapping; waits for the work in flight on that GPU.
 
+  /// Maps the allocation, once. The context is current.
+  cuda::CUresult open(const Handle& handle);
   std::uint64_t base() const noexcept { return base_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
   /// Asks the driver for the size; the bytes of the handle are not trusted.
@@ -39,8 +41,7 @@ class OpenHandle {
  private:
   const cuda::Driver& driver_;
   const cuda::CUcontext context_;
-  const std::uint64_t base_;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t base_ = 0, bytes_ = 0;  // 0: not open
 };
 
 class HandleCache {
@@ -62,14 +63,15 @@ class HandleCache {
   std::uint64_t hits() const noexcept { return hits_; }
 
  private:
-  friend class OpenHandle;  // which counts the closing
+  friend class OpenHandle;  // which counts its opening and closing
   using Key = std::pair<int, Handle>;
   struct Entry {
     std::shared_ptr<OpenHandle> mapping;  // shared with transfers in flight
     std::list<Key>::iterator place;
   };
-  /// Removes the mappings beyond the limit, and returns them to be closed without the lock.
-  std::list<std::shared_ptr<OpenHandle>> trim() LINKSPAN_REQUIRES(mutex_);
+  /// Removes the entries beyond the limit, and returns them to be closed without the lock. Needs no
+  /// memory.
+  std::map<Key, Entry> trim() LINKSPAN_REQUIRES(mutex_);
 
   mutable base::Mutex mutex_;
   unsigned most_ LINKSPAN_GUARDED_BY(mutex_) = 0;

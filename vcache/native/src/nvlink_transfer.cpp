@@ -2,11 +2,15 @@
 #include "linkspan/nvlink_transfer.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <map>
+#include <new>
+#include <system_error>
 
 #include "vcache/native/src/background.hpp"
 
@@ -48,28 +52,39 @@ Background& background() {
   return only;
 }
 
-std::string& last_error() {
-  thread_local std::string text;
-  return text;
-}
+using Text = std::array<char, 1024>;
+/// Has the text of this thread's last failure. Is no string, because a failure without memory has a
+/// text too.
+thread_local Text last_error{};
 
-int answer(Outcome o) {
-  if (o.ok() || o.code == NVLINK_TRANSFER_NOT_READY) return o.code;
-  log(Level::error, o.text);
-  last_error() = std::move(o.text);
-  return o.code;
-}
-
-/// Runs `act` for the C function `name`, and catches its exceptions.
+/// Returns the Outcome of `act`, or makes one of its exception. A string allocates nothing for
+/// texts as short as these.
 template <class Act>
-int guarded(const char* name, Act act) noexcept {
+Outcome caught(const Act& act) noexcept {
   try {
-    Outcome o = act();
-    if (!o.ok()) o.text = std::string(name) + ": " + o.text;
-    return answer(std::move(o));
-  } catch (const std::exception&) {  // from std: no memory or no thread
-    return NVLINK_TRANSFER_FAILED;
+    return act();
+  } catch (const std::bad_alloc&) {
+    return {NVLINK_TRANSFER_FAILED, "no memory"};
+  } catch (const std::system_error&) {
+    return {NVLINK_TRANSFER_FAILED, "no thread"};
+  } catch (const std::exception&) {
+    return {NVLINK_TRANSFER_FAILED, "a defect"};
   }
+}
+
+/// Runs `act` for the C function `name`, and reports how it failed.
+template <class Act>
+int guarded(const char* name, const Act& act) noexcept {
+  const Outcome o = caught(act);
+  if (o.ok() || o.code == NVLINK_TRANSFER_NOT_READY) return o.code;
+  Text text{};
+  (void)std::snprintf(text.data(), text.size(), "%s: %s", name, o.text.c_str());
+  (void)caught([&]() -> Outcome {
+    log(Level::error, text.data());
+    return {};
+  });
+  last_error = text;  // after the callback's own calls
+  return o.code;
 }
 
 /// Checks the request, then runs `act` on it in the source GPU's context, with the driver's stream.
@@ -90,12 +105,13 @@ Outcome checked(const Side& source, const Side& target, std::uint64_t bytes, voi
 
 Outcome transfer(const Side& source, const Side& target, std::uint64_t bytes, void* stream) {
   bool staged = false;
-  Outcome o = checked(source, target, bytes, stream, [&](const Copy& copy, cuda::CUstream handle) {
+  const auto copy_all = [&](const Copy& copy, cuda::CUstream handle) {
     staged = copy.staged();
     if (Outcome begun = copy.submit(0, bytes, handle); !begun.ok()) return begun;
     return outcome(copy.driver(), copy.driver().cuStreamSynchronize(handle), "cuStreamSynchronize",
                    copy.name());
-  });
+  };
+  Outcome o = caught([&] { return checked(source, target, bytes, stream, copy_all); });
   count(bytes, staged, o.code);
   return o;
 }
@@ -197,14 +213,17 @@ int nvlink_transfer_begin(int source_gpu, uint64_t source_ptr, int target_gpu, u
                           uint64_t* id) {
   return nvlink::guarded("nvlink_transfer_begin", [&]() -> Outcome {
     if (id == nullptr) return {NVLINK_TRANSFER_INVALID_VALUE, "id is null"};
-    if (size_bytes == 0) return nvlink::background().begin({}, nullptr, {}, *id);
-    Outcome o = nvlink::checked(
-        {"source", source_gpu, source_ptr, src_ipc_handle, src_ipc_handle_size, src_offset_bytes},
-        {"target", target_gpu, target_ptr, dst_ipc_handle, dst_ipc_handle_size, dst_offset_bytes},
-        size_bytes, stream, [&](nvlink::Copy copy, linkspan::cuda::CUstream handle) {
-          return nvlink::background().begin(std::move(copy), handle,
-                                            std::chrono::milliseconds(timeout_ms), *id);
-        });
+    const auto run = [&](nvlink::Copy copy, linkspan::cuda::CUstream handle) {
+      return nvlink::background().begin(std::move(copy), handle,
+                                        std::chrono::milliseconds(timeout_ms), *id);
+    };
+    Outcome o = nvlink::caught([&] {
+      if (size_bytes == 0) return run({}, nullptr);
+      return nvlink::checked(
+          {"source", source_gpu, source_ptr, src_ipc_handle, src_ipc_handle_size, src_offset_bytes},
+          {"target", target_gpu, target_ptr, dst_ipc_handle, dst_ipc_handle_size, dst_offset_bytes},
+          size_bytes, stream, run);
+    });
     if (!o.ok()) ++nvlink::counts.failures;
     return o;
   });
@@ -237,10 +256,13 @@ const char* nvlink_transfer_error_string(int code) {
   }
 }
 
-const char* nvlink_transfer_last_error(void) { return nvlink::last_error().c_str(); }
+const char* nvlink_transfer_last_error(void) { return nvlink::last_error.data(); }
 
 void nvlink_transfer_set_log_callback(nvlink_transfer_log callback, void* user) {
-  nvlink::set_log(callback, user);
+  (void)nvlink::guarded("nvlink_transfer_set_log_callback", [&]() -> Outcome {
+    nvlink::set_log(callback, user);
+    return {};
+  });
 }
 
 int nvlink_transfer_set_handle_cache(unsigned max) {

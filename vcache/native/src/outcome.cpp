@@ -44,7 +44,7 @@ void set_log(nvlink_transfer_log callback, void* user) {
   await_others(all);
 }
 
-void log(Level level, const std::string& text) {
+void log(Level level, const char* text) {
   Log& all = the_log();
   const base::MutexLock lock(all.mutex);
   await_others(all);
@@ -54,7 +54,7 @@ void log(Level level, const std::string& text) {
   void* const user = all.user;
   all.caller = std::this_thread::get_id();
   all.mutex.unlock();
-  callback(static_cast<int>(level), text.c_str(), user);
+  callback(static_cast<int>(level), text, user);
   all.mutex.lock();
   all.caller = {};
   all.changed.notify_all();

@@ -25,6 +25,6 @@ Outcome outcome(const cuda::Driver& driver, cuda::CUresult result, const char* c
 /// Threads: any thread.
 void set_log(nvlink_transfer_log callback, void* user);
 enum class Level : int { debug, info, warning, error };
-void log(Level level, const std::string& text);
+void log(Level level, const char* text);
 
 }  // namespace linkspan::nvlink

@@ -14,21 +14,30 @@ cuda::CUresult make(const cuda::Driver& driver, cuda::CUstream& stream) {
   return driver.cuStreamCreateWithPriority(&stream, cuda::CU_STREAM_NON_BLOCKING, 0);
 }
 
-template <class T>
-cuda::CUresult fill_up(const cuda::Driver& driver, std::vector<T>& spare, std::size_t count) {
-  while (spare.size() < count) {
-    T fresh = nullptr;
-    if (const auto r = make(driver, fresh); r != cuda::CUDA_SUCCESS) return r;
-    spare.push_back(fresh);
+template <class Pool, class T>
+cuda::CUresult create(const cuda::Driver& driver, Pool& pool, T& fresh) {
+  pool.spare.reserve(pool.created + 1);  // first, because it may throw
+  const auto r = make(driver, fresh);
+  if (r == cuda::CUDA_SUCCESS) ++pool.created;
+  return r;
+}
+
+template <class Pool>
+cuda::CUresult fill_up(const cuda::Driver& driver, Pool& pool, std::size_t count) {
+  pool.spare.reserve(count);
+  while (pool.spare.size() < count) {
+    typename decltype(pool.spare)::value_type fresh = nullptr;
+    if (const auto r = create(driver, pool, fresh); r != cuda::CUDA_SUCCESS) return r;
+    pool.spare.push_back(fresh);
   }
   return cuda::CUDA_SUCCESS;
 }
 
-template <class T>
-cuda::CUresult take_from(const cuda::Driver& driver, std::vector<T>& spare, T& taken) {
-  if (spare.empty()) return make(driver, taken);
-  taken = spare.back();
-  spare.pop_back();
+template <class Pool, class T>
+cuda::CUresult take_from(const cuda::Driver& driver, Pool& pool, T& taken) {
+  if (pool.spare.empty()) return create(driver, pool, taken);
+  taken = pool.spare.back();
+  pool.spare.pop_back();
   return cuda::CUDA_SUCCESS;
 }
 
@@ -57,14 +66,14 @@ cuda::CUresult Spares::take(const cuda::Driver& driver, int gpu, cuda::CUstream&
   return take_from(driver, of_[gpu].streams, stream);
 }
 
-void Spares::release(int gpu, cuda::CUevent event) {
+void Spares::release(int gpu, cuda::CUevent event) noexcept {
   const base::MutexLock lock(mutex_);
-  if (event != nullptr) of_[gpu].events.push_back(event);
+  of_.find(gpu)->second.events.spare.push_back(event);
 }
 
-void Spares::release(int gpu, cuda::CUstream stream) {
+void Spares::release(int gpu, cuda::CUstream stream) noexcept {
   const base::MutexLock lock(mutex_);
-  if (stream != nullptr) of_[gpu].streams.push_back(stream);
+  of_.find(gpu)->second.streams.spare.push_back(stream);
 }
 
 }  // namespace linkspan::nvlink

@@ -5,6 +5,7 @@
 // ever destroyed. Threads: any thread.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <vector>
 
@@ -23,15 +24,20 @@ class Spares {
       LINKSPAN_EXCLUDES(mutex_);
   cuda::CUresult take(const cuda::Driver& driver, int gpu, cuda::CUstream& stream)
       LINKSPAN_EXCLUDES(mutex_);
-  /// Returns a stream or event to the pool; null is allowed. A stream must be idle; an event may be
-  /// recorded again.
-  void release(int gpu, cuda::CUevent event) LINKSPAN_EXCLUDES(mutex_);
-  void release(int gpu, cuda::CUstream stream) LINKSPAN_EXCLUDES(mutex_);
+  /// Returns a stream or event to the pool that it was taken from. A stream must be idle; an event
+  /// may be recorded again. Needs no memory.
+  void release(int gpu, cuda::CUevent event) noexcept LINKSPAN_EXCLUDES(mutex_);
+  void release(int gpu, cuda::CUstream stream) noexcept LINKSPAN_EXCLUDES(mutex_);
 
  private:
+  template <class T>
+  struct Pool {
+    std::vector<T> spare;  // has room for all that were created
+    std::size_t created = 0;
+  };
   struct Of {
-    std::vector<cuda::CUevent> events;
-    std::vector<cuda::CUstream> streams;
+    Pool<cuda::CUevent> events;
+    Pool<cuda::CUstream> streams;
   };
   cuda::CUresult fill(const cuda::Driver& driver, Of& of) LINKSPAN_REQUIRES(mutex_);
 

@@ -6,6 +6,7 @@
 
 #include "tests/support/fake_cuda/controls.hpp"
 #include "tests/support/held_stream.hpp"
+#include "tests/support/no_memory.hpp"
 #include "vcache/native/tests/fixture.hpp"
 
 namespace linkspan::test {
@@ -81,6 +82,54 @@ TEST_F(NvlinkBegun, WhatACallRefusesIsNotBegun) {
   EXPECT_EQ(begin(wrong, &id), NVLINK_TRANSFER_INVALID_STREAM);
   EXPECT_EQ(begin(whole, nullptr), NVLINK_TRANSFER_INVALID_VALUE);
   stays();
+}
+
+/// A begin() that fails stores no number, and later handles are closed. A transfer that runs goes
+/// on, and its end is not lost.
+TEST_F(NvlinkBegun, BeginsWholeOrNotAtAll_WithoutMemory) {
+  const GpuMemory ours(nullptr, 1, 3);  // to close a handle needs memory in the simulated driver
+  const Request request{from->at(0), ours.at(0), kMiB, stream(0)};
+  ASSERT_EQ(nvlink_transfer_wait(begun(request), kLongMs), 0);  // what is made once, is made now
+  HeldStream held;
+  held.hold();
+  whole.stream = held.order().handle;
+  const std::uint64_t running = begun(whole), failures = stats().failures;
+  Reported told;
+  std::uint64_t id = 0, failed = 0;
+  fail_each_allocation(
+      [&] {
+        id = 0;
+        told = reported("nvlink_transfer_begin: ", [&] { return begin(request, &id); });
+      },
+      [&](bool) {
+        if (told.code == 0) {
+          EXPECT_EQ(nvlink_transfer_wait(id, kLongMs), 0) << nvlink_transfer_last_error();
+          return;
+        }
+        EXPECT_EQ(told.code, NVLINK_TRANSFER_FAILED);
+        EXPECT_TRUE(told.has_text);
+        EXPECT_EQ(id, 0u);
+        ++failed;
+      });
+  EXPECT_EQ(stats().failures - failures, failed);
+  const auto ask = [&] {
+    told = reported("nvlink_transfer_wait: ", [&] { return nvlink_transfer_wait(running, 100); });
+  };
+  fail_each_allocation(ask, [&](bool) { EXPECT_EQ(told.code, NVLINK_TRANSFER_NOT_READY); });
+  EXPECT_EQ(nvlink_transfer_cancel(running), 0);
+  told = {};
+  fail_each_allocation(
+      [&] {
+        while (told.code == NVLINK_TRANSFER_NOT_READY) ask();
+      },
+      [&](bool) {
+        EXPECT_EQ(told.code, NVLINK_TRANSFER_CANCELED);
+        EXPECT_TRUE(told.has_text);
+      });
+  held.go_on();
+  const auto limit = base::Deadline::after(base::Clock::steady(), 10s);
+  while (stats().open_handles != 0 && !limit.passed()) std::this_thread::yield();
+  EXPECT_EQ(stats().open_handles, 0u);
 }
 
 TEST_F(NvlinkBegun, NoBytesEndWell) {

@@ -5,6 +5,7 @@
 
 #include "tests/faults/usage.hpp"
 #include "tests/support/fake_cuda/controls.hpp"
+#include "tests/support/no_memory.hpp"
 #include "vcache/native/tests/fixture.hpp"
 
 namespace linkspan::test {
@@ -111,6 +112,34 @@ TEST_F(NvlinkCache, TheHandleOfFreedMemoryNeverReachesTheNew) {
 TEST_F(NvlinkCache, ALimitBeyondTheLargestIsRefused) {
   EXPECT_EQ(nvlink_transfer_set_handle_cache(65536), 0);
   EXPECT_EQ(nvlink_transfer_set_handle_cache(65537), NVLINK_TRANSFER_INVALID_VALUE);
+}
+
+/// The cache is as it was, or has the handle; either way it works, and no mapping is lost.
+TEST_F(NvlinkCache, StaysWhole_WhenATransferHasNoMemory) {
+  constexpr std::size_t kMany = 4;
+  std::vector<std::unique_ptr<GpuMemory>> lent;
+  for (std::uint64_t i = 0; i < kMany; ++i)
+    lent.push_back(std::make_unique<GpuMemory>(&lender(), 0, i));
+  const Request request{lent[0]->at(0), to->at(0), 4096};
+  ASSERT_EQ(copy(*lent[0]), 0) << nvlink_transfer_last_error();  // what is made once, is made now
+  ASSERT_EQ(nvlink_transfer_set_handle_cache(2), 0);
+  Reported told;
+  std::uint64_t failed = 0;
+  fail_each_allocation(
+      [&] { told = reported("perform_direct_transfer: ", [&] { return transfer(request); }); },
+      [&](bool) {
+        if (told.code != 0) {
+          EXPECT_EQ(told.code, NVLINK_TRANSFER_FAILED);
+          EXPECT_TRUE(told.has_text);
+          ++failed;
+        }
+        for (std::size_t i = 1; i < kMany; ++i) EXPECT_EQ(copy(*lent[i]), 0) << i;
+        EXPECT_EQ(stats().cached_handles, 2u);
+        EXPECT_EQ(nvlink_transfer_set_handle_cache(0), 0);
+        EXPECT_EQ(stats().open_handles, 0u);
+        EXPECT_EQ(nvlink_transfer_set_handle_cache(2), 0);
+      });
+  EXPECT_EQ(stats().failures - before.failures, failed);
 }
 
 /// Counts objects that were created and not destroyed, as the simulated driver reports them.

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/stream.hpp"
@@ -51,6 +52,19 @@ class GpuMemory {
   std::unique_ptr<Buffer> buffer_;  // the memory of this process
   IpcBytes handle_;
 };
+
+/// What a call returned in a thread that may have had no memory, and how it reported that.
+struct Reported {
+  int code = NVLINK_TRANSFER_NOT_READY;
+  bool has_text = false;  ///< that begins with the function's name
+};
+/// Returns the answer of `call`, which calls `function`. Needs no memory itself.
+template <class Call>
+Reported reported(const char* function, const Call& call) {
+  const int code = call();
+  const std::string_view text = nvlink_transfer_last_error();
+  return {code, text.starts_with(function)};
+}
 
 /// Needs two GPUs. All tests of a suite share one Lender.
 class NvlinkTransfer : public ::testing::Test {

@@ -103,7 +103,7 @@ NVLINK_TRANSFER_API const char* nvlink_transfer_version(void);
 /* Returns a static text, never null: "CUDA_ERROR_INVALID_DEVICE: invalid device ordinal". */
 NVLINK_TRANSFER_API const char* nvlink_transfer_error_string(int code);
 /* Returns the text of this thread's last failure: the step, its object, the cause and the remedy.
- * "" without a failure. Valid until the thread's next call. */
+ * "" without a failure. At most 1023 bytes, valid until the thread's next call. */
 NVLINK_TRANSFER_API const char* nvlink_transfer_last_error(void);
 
 /* Receives the log. level: 0 debug, 1 info, 2 warning, 3 error. Runs on any thread, one call at a
