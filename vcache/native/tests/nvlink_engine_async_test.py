@@ -6,11 +6,14 @@ simulated, or gpu; LINKSPAN_CUDA_LIBRARY says the same.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
+import dis
 import hashlib
 import multiprocessing
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +32,39 @@ from nvlink_fixture import (
     main,
     nte,
 )
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(call, nth: int) -> bool:
+    """Raises in `call` at the n-th point at which a signal's handler may run; False: it has fewer.
+
+    CPython runs handlers after calls, at the start of functions and when loops go back.
+    """
+    left, last = nth, {}
+
+    def trace(frame, event, _argument):
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before = last.get(frame, "")
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
+                left -= 1
+                if left == 0:
+                    raise Interrupted
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
 
 
 class Futures(OverADriver):
@@ -112,6 +148,69 @@ class Futures(OverADriver):
             thread.join(WAIT_S)
         self.assertEqual(heard, [future.result()] * 4)
         self.assertEqual(self.engine.statistics().count, 1)
+
+    def test_an_interrupt_at_any_point_of_wait_changes_nothing(self):
+        self.stream.release()
+        other = concurrent.futures.ThreadPoolExecutor(1)
+        self.addCleanup(other.shutdown)
+        nth, again = 0, True
+        while again:
+            nth += 1
+            future = self.begin()
+            again = interrupted(lambda: future.wait(WAIT_S), nth)
+            heard = other.submit(future.wait, 5)  # by another thread, which finds no lock held
+            self.assertTrue(heard.result(), f"after an interrupt at {nth}")
+            self.assertEqual(future.result(0).bytes, 50000)
+        self.assertGreater(nth, 10)
+
+    def test_an_interrupt_keeps_how_it_failed(self):
+        nth, again = 0, True
+        while again:
+            nth += 1
+            future = self.begin()
+            future.cancel()
+            again = interrupted(lambda: future.wait(WAIT_S), nth)
+            with self.assertRaises(nte.NvlinkTransferError):
+                self.engine.transfer(1, 1, 1, source_gpu=99, target_gpu=0)  # another text
+            with self.assertRaisesRegex(nte.NvlinkTransferError, "50000 bytes .* canceled"):
+                future.result(WAIT_S)
+            self.assertEqual(future.status(), "canceled")
+
+    def test_an_interrupt_while_it_begins(self):
+        functions = self.engine._library.functions
+        begin = functions.nvlink_transfer_begin
+
+        def interrupt(*_arguments):
+            raise Interrupted
+
+        for begins in (True, False):
+            array = Array(self.source, 0, 9)
+            kept = weakref.ref(array)
+            calls = (begin, interrupt) if begins else (interrupt,)
+            functions.nvlink_transfer_begin = lambda *given, calls=calls: [
+                call(*given) for call in calls
+            ]
+            with self.assertRaises(Interrupted):
+                self.engine.transfer_async(array, Array(self.target, 256, 9), stream=self.stream)
+            del array
+            self.assertEqual(kept() is not None, begins, "what has begun is kept, and only that")
+        self.engine.close()  # which cancels it
+        self.assertEqual(self.engine.statistics().failures, 1)
+
+    @unittest.skipUnless(hasattr(signal, "setitimer"), "needs POSIX's signals")
+    def test_a_handler_may_close_the_engine(self):
+        future = self.begin()
+        ended = []
+
+        def handle(*_arguments):
+            self.engine.close()
+            ended.append(future.done())
+
+        before = signal.signal(signal.SIGALRM, handle)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        self.assert_failed(future, 20001, "canceled")
+        self.assertEqual(ended, [True])
 
     def test_asyncio(self):
         async def all_of_them():

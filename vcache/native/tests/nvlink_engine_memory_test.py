@@ -246,20 +246,24 @@ class Library:
     def __init__(self) -> None:
         self.code, self.canceled, self.asked = 600, 0, 0
 
-    def test(self, number):
-        self.asked += 1
-        return self.code, 5
+    def begin(self, arguments, timeout_ms, number):
+        number.value = 3
 
-    def wait(self, number, timeout_ms):
+    def test(self, number, done, answer):
+        self.asked += 1
+        done.value = 5
+        answer.extend((self.code, b"as the test says"))
+
+    def wait(self, number, timeout_ms, answer):
         time.sleep(timeout_ms / 1000 if self.code == 600 else 0)
-        return self.test(number)[0]
+        self.test(number, ctypes.c_uint64(), answer)
 
     def cancel(self, number):
         self.canceled += 1
         return 0
 
-    def error(self, code):
-        return _errors.failure(code, "as the test says")
+    def error(self, code, text):
+        return _errors.failure(code, text.decode())
 
     def statistics(self):
         return None
@@ -273,7 +277,7 @@ class Futures(unittest.TestCase):
 
     def begin(self):
         future = nte.TransferFuture(9, self.recorder, "native", time.perf_counter())
-        _future.start(future, self.library, 3, object())
+        _future.start(future, self.library, unittest.mock.Mock(), 0)
         return future
 
     def test_its_end_is_asked_for_once(self):

@@ -250,11 +250,10 @@ class NvlinkTransferEngine:
             _future.finish(future, None)
             return future
         try:
-            number = self._library.begin(request.arguments(), timeout_ms)
+            _future.start(future, self._library, request, timeout_ms)
         except NvlinkTransferError:
             self._recorder.failed()
             raise
-        _future.start(future, self._library, number, request)
         if self._closed:  # meanwhile, by a thread that may not have seen this one
             future.cancel()
             future.wait(_GRACE_S)

@@ -2,20 +2,25 @@
 
 All that run are kept in this module until they are over, and with them the memory that they copy,
 whether anybody still holds the future or the engine.
+
+After each call in here a signal's handler may run, which may raise, or use the same future.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import itertools
 import os
 import threading
 import time
+from collections import deque
 from typing import Any, Generator, Optional
 
 from ._errors import CANCELED, NOT_READY, OK, TIMED_OUT, NvlinkTransferError
 from ._library import Library, claim_process
+from ._request import Request
 from ._statistics import Recorder, TransferResult
 
 _PIECE_S = 0.05  # of a wait in C: how late another thread learns what this one does not yet know
@@ -36,14 +41,15 @@ class TransferFuture:
         """began: time.perf_counter() then."""
         self._size, self._recorder, self._backend, self._began = size, recorder, backend, began
         self._library: Optional[Library] = None
-        self._number = 0
+        self._number = ctypes.c_uint64()  # 0: not begun
         self._keep: Any = None
-        self._progress = 0
+        self._progress = ctypes.c_uint64()
+        self._answer: deque[Any] = deque((NOT_READY, b""), 2)  # the library's last code and text
         self._result: Optional[TransferResult] = None
         self._error: Optional[BaseException] = None
-        self._over = threading.Event()
+        self._over = False
         # Held by whoever asks the library, which forgets the number when it says how it ended.
-        self._asking = threading.Lock()
+        self._asking = threading.RLock()
 
     def status(self) -> str:
         """ "running", "done", "failed", "canceled" or "timed out". Does not block."""
@@ -60,14 +66,14 @@ class TransferFuture:
     def progress(self) -> int:
         """Bytes that are in place, as last heard of; all of them once it is done."""
         self._poll()
-        return self._progress
+        return self._progress.value
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Until it is over, at most `timeout` seconds (None: without end). Whether it is over.
 
         Threads: others go on meanwhile, and may wait for the same."""
         until = None if timeout is None else time.monotonic() + timeout
-        while not self._over.is_set():
+        while not self._over:
             left = _PIECE_S if until is None else min(_PIECE_S, until - time.monotonic())
             if left <= 0:
                 return self._poll()
@@ -92,7 +98,7 @@ class TransferFuture:
             return False
         assert self._library is not None
         claim_process()
-        return self._library.cancel(self._number) == OK
+        return self._library.cancel(self._number.value) == OK
 
     def __await__(self) -> Generator[Any, None, TransferResult]:
         loop = asyncio.get_running_loop()
@@ -115,50 +121,67 @@ class TransferFuture:
         return self.result(0)
 
     def _poll(self) -> bool:
-        if not self._over.is_set():
+        if not self._over:
             self._ask(0)
-        return self._over.is_set()
+        return self._over
 
     def _ask(self, wait_s: float) -> None:
         """Asks the library, unless another thread does so just now and for longer than wait_s."""
         claim_process()
-        if not (self._asking.acquire(timeout=wait_s) if wait_s else self._asking.acquire(False)):
-            return
+        held: list[bool] = []
         try:
-            if self._over.is_set() or self._library is None:
-                return
-            code = NOT_READY
-            if wait_s:
-                code = self._library.wait(self._number, max(1, int(wait_s * 1000)))
-            if code == NOT_READY:
-                code, self._progress = self._library.test(self._number)
-            if code != NOT_READY:
-                self._end(None if code == OK else self._library.error(code))
+            # Stored by the call itself, so that a handler that raises after it leaves no lock held.
+            held.extend(map(self._asking.acquire, (wait_s > 0,), (wait_s or -1,)))
+            if True in held:
+                self._ask_alone(wait_s)
         finally:
-            self._asking.release()
+            if True in held:
+                self._asking.release()
+
+    def _ask_alone(self, wait_s: float) -> None:
+        library, number = self._library, self._number.value
+        if library is None or not number:
+            return
+        if wait_s and self._runs():
+            library.wait(number, max(1, int(wait_s * 1000)), self._answer)
+        if self._runs():
+            library.test(number, self._progress, self._answer)
+        code, text = self._answer
+        if not self._over and code != NOT_READY:
+            self._end(None if code == OK else library.error(code, text))
+
+    def _runs(self) -> bool:
+        """False also if a call that was interrupted has left the end in _answer."""
+        return not self._over and self._answer[0] == NOT_READY
 
     def _end(self, error: Optional[BaseException]) -> None:
         if error is None:
-            self._progress = self._size
+            self._progress.value = self._size
             seconds = time.perf_counter() - self._began
             self._result = TransferResult(self._size, seconds, self._backend)
             self._recorder.succeeded(self._result)
         else:
             self._recorder.failed()
-        self._error, self._keep = error, None
-        self._over.set()
+        self._error, self._keep, self._over = error, None, True
 
 
 # ---- all that run ---------------------------------------------------------------------------
-_lock = threading.Lock()
+_lock = threading.RLock()
 _running: dict[TransferFuture, None] = {}  # in the order in which they are looked at
 
 
-def start(future: TransferFuture, library: Library, number: int, keep: Any) -> None:
-    """Transfer `number` runs; `keep` holds its memory."""
-    future._library, future._number, future._keep = library, number, keep
+def start(future: TransferFuture, library: Library, request: Request, timeout_ms: int) -> None:
+    """Begins it. Keeps `request`, which holds its memory, from before that until it is over."""
+    future._library, future._keep = library, request
+    try:
+        with _lock:
+            _running[future] = None
+        library.begin(request.arguments(), timeout_ms, future._number)
+    except BaseException:  # also a handler's, and then it may have begun
+        if not future._number.value:
+            _running.pop(future, None)
+        raise
     with _lock:
-        _running[future] = None
         oldest = list(itertools.islice(_running, _SWEPT))
     # Those whose futures nobody asks any more are over too at some time. Not under the lock: what
     # they kept may end here, in code of others.
@@ -179,7 +202,9 @@ def finish(future: TransferFuture, error: Optional[BaseException]) -> None:
 def end(recorder: Optional[Recorder], timeout: float) -> int:
     """Cancels all of an engine, None: of all engines, and waits. How many still run after that."""
     with _lock:
-        mine = [f for f in _running if recorder is None or f._recorder is recorder]
+        known = list(_running)
+    # One that is only about to begin sees by itself that its engine was closed.
+    mine = [f for f in known if f._number.value and recorder in (None, f._recorder)]
     for future in mine:
         future.cancel()
     until = time.monotonic() + timeout
@@ -196,7 +221,7 @@ def end(recorder: Optional[Recorder], timeout: float) -> int:
 def _forget_all() -> None:
     """In a forked child, where nothing of them works."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _running.clear()
 
 

@@ -9,10 +9,12 @@ Threads: any thread. Calls leave the interpreter's lock (CDLL), so other threads
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import pathlib
 import sys
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any, Iterator, NamedTuple
 
 from ._errors import NOT_INITIALIZED, OK, LibraryNotFound, NvlinkTransferError, failure
 
@@ -107,9 +109,11 @@ class Library:
         self.functions = functions
         self.version = functions.nvlink_transfer_version().decode()
 
-    def error(self, code: int) -> NvlinkTransferError:
-        """Of this thread's last call, which failed with `code`."""
-        told = self.functions.nvlink_transfer_last_error().decode(errors="replace")
+    def error(self, code: int, text: bytes | None = None) -> NvlinkTransferError:
+        """Of a failure with `code` and `text`; None: the text of this thread's last one."""
+        if text is None:
+            text = self.functions.nvlink_transfer_last_error()
+        told = text.decode(errors="replace")
         known = self.functions.nvlink_transfer_error_string(code).decode(errors="replace")
         name, _, meaning = known.partition(": ")
         return failure(code, told or meaning or known, name)
@@ -122,22 +126,28 @@ class Library:
         claim_process()
         self.check(self.functions.perform_direct_transfer(*arguments))
 
-    def begin(self, arguments: tuple[Any, ...], timeout_ms: int) -> int:
+    def begin(self, arguments: tuple[Any, ...], timeout_ms: int, number: ctypes.c_uint64) -> None:
+        """Stores the number of what has begun, also if a signal's handler raises after that."""
         claim_process()
-        number = ctypes.c_uint64()
         self.check(
             self.functions.nvlink_transfer_begin(*arguments, timeout_ms, ctypes.byref(number))
         )
-        return number.value
 
-    def test(self, number: int) -> tuple[int, int]:
-        """The code and the bytes in place."""
-        done = ctypes.c_uint64()
-        code = self.functions.nvlink_transfer_test(number, ctypes.byref(done))
-        return code, done.value
+    def test(self, number: int, done: ctypes.c_uint64, answer: deque[Any]) -> None:
+        """Stores the bytes in place, and puts code and text into `answer`."""
+        test = self.functions.nvlink_transfer_test
+        self._answer(map(test, (number,), (ctypes.byref(done),)), answer)
 
-    def wait(self, number: int, timeout_ms: int) -> int:
-        return int(self.functions.nvlink_transfer_wait(number, timeout_ms))
+    def wait(self, number: int, timeout_ms: int, answer: deque[Any]) -> None:
+        """Puts code and text into `answer`."""
+        wait = self.functions.nvlink_transfer_wait
+        self._answer(map(wait, (number,), (timeout_ms,)), answer)
+
+    def _answer(self, code: Iterator[int], answer: deque[Any]) -> None:
+        # The library reports an end once. From its call to the storing all is in C, where no
+        # signal's handler runs: one that raises there would lose the end.
+        text = itertools.islice(iter(self.functions.nvlink_transfer_last_error, None), 1)
+        answer.extend(itertools.chain(code, text))
 
     def cancel(self, number: int) -> int:
         return int(self.functions.nvlink_transfer_cancel(number))

@@ -51,7 +51,7 @@ class Recorder:
     """Threads: any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # again by a signal's handler
         self._random = random.Random(0)
         self._sample: list[float] = []
         self._count = self._failures = self._bytes = 0
