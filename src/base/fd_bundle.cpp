@@ -76,23 +76,27 @@ Result<std::vector<NumberedFd>> FdBundle::pop_batch(const Fd& sealed) {
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
+  std::vector<NumberedFd> batch;
+  batch.reserve(kBatch);  // what throws between recvmsg and the last Fd would leak the others
   const ssize_t got = ::recvmsg(sealed.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return corrupt("not a parcel of file descriptors, or one that is not closed");
-  std::vector<NumberedFd> batch;  // owns the received fds first
+  bool too_many = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
       int raw = -1;
       std::memcpy(&raw, reinterpret_cast<std::byte*>(c) + at, sizeof raw);
-      batch.push_back({Fd(raw), 0});
-      batch.back().fd.close_by(sealed.sink());
+      Fd received(raw);
+      received.close_by(sealed.sink());
+      too_many |= batch.size() == kBatch;
+      if (!too_many) batch.push_back({std::move(received), 0});
     }
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0)
     return Status(Code::no_resource, Scope::request,
                   "no room in our table for the file descriptors of a parcel: raise the limit of "
                   "open files (ulimit -n)");
-  if (batch.size() > kBatch || (message.msg_flags & MSG_TRUNC) != 0 ||
+  if (too_many || (message.msg_flags & MSG_TRUNC) != 0 ||
       static_cast<std::size_t>(got) != batch.size() * sizeof numbers[0])
     return corrupt("a malformed parcel of file descriptors");
   for (std::size_t i = 0; i < batch.size(); ++i) batch[i].number = numbers[i];

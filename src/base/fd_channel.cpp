@@ -118,13 +118,11 @@ Result<std::optional<Frame>> FdChannel::receive() {
   if (!failure_.ok()) return failure_;
   while (in_.header_got < kFrameHeaderBytes) {
     const Result<std::size_t> got =
-        read_some(std::span(in_.header).subspan(in_.header_got), in_.frame.fds, in_.frame.fds_lost);
+        read_some(std::span(in_.header).subspan(in_.header_got), kMaxFrameFds);
     if (!got.ok()) return got.status();
     if (*got == 0) return std::optional<Frame>();
     in_.header_got += *got;
     received_any_ = true;
-    if (in_.frame.fds.size() > kMaxFrameFds)
-      return fail({Code::corrupt, Scope::peer, "more fds than a frame holds"});
     if (in_.header_got < kFrameHeaderBytes) continue;
     if (tls_ == nullptr && begins_tls(in_.header))
       return Status(Code::permission_denied, Scope::peer,
@@ -140,12 +138,9 @@ Result<std::optional<Frame>> FdChannel::receive() {
     // Grow as bytes come, so that a header alone costs little memory whatever length it claims.
     if (in_.payload_got == in_.frame.payload.size())
       in_.frame.payload.resize(std::min(all, std::max(kFirstPayload, 2 * in_.payload_got)));
-    std::vector<Fd> strays;
-    bool lost = false;
     const Result<std::size_t> got =
-        read_some(std::span(in_.frame.payload).subspan(in_.payload_got), strays, lost);
+        read_some(std::span(in_.frame.payload).subspan(in_.payload_got), 0);
     if (!got.ok()) return got.status();
-    if (lost || !strays.empty()) return fail({Code::corrupt, Scope::peer, "fds inside a payload"});
     if (*got == 0) return std::optional<Frame>();
     in_.payload_got += *got;
   }
@@ -169,11 +164,13 @@ Status FdChannel::verify_tag() {
   return {};
 }
 
-/// Reads at least one byte; returns 0 if it would block. Sets `lost` if the kernel dropped fds
+/// Reads at least one byte; returns 0 if it would block. Adds received fds to those of the frame,
+/// which has `max_fds` at most; zero: within a payload. Sets `fds_lost` if the kernel dropped some
 /// because our table is full.
-Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<Fd>& fds,
-                                         bool& lost) {
+Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::size_t max_fds) {
   if (tls_ != nullptr) return read_by_tls(into);
+  std::vector<Fd>& fds = in_.frame.fds;
+  fds.reserve(max_fds);  // what throws between recvmsg and the last Fd would leak the others
   for (;;) {
     iovec part{into.data(), into.size()};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(kMaxMessageFds * sizeof(int))];
@@ -189,19 +186,27 @@ Result<std::size_t> FdChannel::read_some(std::span<std::byte> into, std::vector<
       return fail(is_end(errno) ? ended(errno) : errno_status("recvmsg"));
     }
     // Own the received fds first, so that every return closes them.
-    const std::size_t before = fds.size();
+    bool received_fds = false, too_many = false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
       for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
         int raw = -1;
         std::memcpy(&raw, reinterpret_cast<std::byte*>(c) + at, sizeof raw);
-        fds.emplace_back(raw).close_by(socket_.sink());
+        Fd received(raw);
+        received.close_by(socket_.sink());
+        received_fds = true;
+        too_many |= fds.size() >= max_fds;
+        if (!too_many) fds.push_back(std::move(received));
       }
     }
-    if (fds.size() != before && socket_.sink() != nullptr && socket_.sink()->full())
+    if (received_fds && socket_.sink() != nullptr && socket_.sink()->full())
       return fail({Code::no_resource, Scope::peer,
                    "it sends more file descriptors while those before stand still in close(2)"});
-    if ((message.msg_flags & MSG_CTRUNC) != 0) lost = true;
+    const bool lost = (message.msg_flags & MSG_CTRUNC) != 0;
+    if (too_many || (lost && max_fds == 0))
+      return fail({Code::corrupt, Scope::peer,
+                   max_fds == 0 ? "fds inside a payload" : "more fds than a frame holds"});
+    in_.frame.fds_lost |= lost;
     if (got == 0 && !cut_.ok()) return fail(cut_);
     if (got == 0)
       return fail({Code::disconnected, Scope::peer,

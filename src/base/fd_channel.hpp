@@ -76,7 +76,7 @@ class FdChannel {
   bool has_received() const noexcept;
   /// Returns the bytes of memory that this connection uses.
   std::size_t allocated_bytes() const noexcept {
-    return in_.frame.payload.capacity() + out_.bytes();
+    return in_.frame.payload.capacity() + in_.frame.fds.capacity() * sizeof(Fd) + out_.bytes();
   }
   /// Appends a MAC tag to each frame queued from now on.
   void authenticate_sent(const MacKey& key) { out_.authenticate(key); }
@@ -99,7 +99,7 @@ class FdChannel {
   Status send_some(bool& would_block);
   Status send_by_tls(bool& would_block);
   Status cut_off(Status why);
-  Result<std::size_t> read_some(std::span<std::byte> into, std::vector<Fd>& fds, bool& lost);
+  Result<std::size_t> read_some(std::span<std::byte> into, std::size_t max_fds);
   Result<std::size_t> read_by_tls(std::span<std::byte> into);
   Status verify_tag();
   Status fail(Status why);

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "tests/support/no_memory.hpp"
 #include "tests/support/take.hpp"
 
 namespace linkspan::base {
@@ -37,6 +38,21 @@ TEST(FdBundle, BringsEachFdWithItsNumberInOrder) {
     }
     EXPECT_EQ(came, count);
   }
+}
+
+TEST(FdBundle, KeepsTheFds_WhenMemoryEnds) {
+  FdBundle parcel = take(FdBundle::create());
+  for (std::uint64_t i = 0; i < 300; ++i) ASSERT_TRUE(parcel.put(file(i), i).ok());
+  const Fd sealed = take(parcel.seal());
+  std::uint64_t came = 0;
+  std::vector<NumberedFd> batch;
+  test::fail_each_allocation([&] { batch = take(FdBundle::pop_batch(sealed)); },
+                             [&](bool threw) {
+                               if (threw) batch = take(FdBundle::pop_batch(sealed));
+                               for (const NumberedFd& each : batch) EXPECT_EQ(each.number, came++);
+                             });
+  while (!(batch = take(FdBundle::pop_batch(sealed))).empty()) came += batch.size();
+  EXPECT_EQ(came, 300u);
 }
 
 TEST(FdBundle, WhatIsNoneIsCorrupt) {

@@ -125,6 +125,29 @@ TEST_F(FdChannelTest, QueuesNothing_WhenMemoryEnds) {
   });
 }
 
+TEST_F(FdChannelTest, ReceivesAFrameWithAllItsFdsLater_WhenMemoryEnds) {
+  const auto payload = pattern(1000);
+  const auto send = [&] {
+    auto fds = eventfds(kMaxFrameFds);
+    ASSERT_TRUE(here.queue({.op = 1}, payload, fds).ok());
+    ASSERT_TRUE(here.flush().ok());
+  };
+  const std::size_t before = open_fds();
+  send();
+  std::optional<Frame> frame;
+  test::fail_each_allocation([&] { frame = *there.receive(); },
+                             [&](bool threw) {
+                               if (threw) frame = next();
+                               ASSERT_TRUE(frame);
+                               EXPECT_EQ(frame->payload, payload);
+                               ASSERT_EQ(frame->fds.size(), kMaxFrameFds);
+                               EXPECT_EQ(value_of(frame->fds.back()), kMaxFrameFds);
+                               frame.reset();
+                               EXPECT_EQ(open_fds(), before);
+                               send();
+                             });
+}
+
 TEST_F(FdChannelTest, GoesOnWhereAFullSocketStoppedIt) {
   for (unsigned i = 0; i < 4; ++i) {
     auto fds = eventfds(i);
