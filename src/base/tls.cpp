@@ -15,6 +15,7 @@ namespace linkspan::base {
 namespace {
 
 constexpr std::size_t kOneCall = std::size_t{64} << 10;
+constexpr std::size_t kKeyUpdate = 5;  // bytes of the message (RFC 8446, 4.6.3)
 /// Returns true for the reasons that a different secret causes, on the side that verifies the
 /// binder and on the side that receives its alert.
 bool is_of_secrets(int reason) noexcept {
@@ -141,6 +142,7 @@ Status TlsEnd::encrypt(std::span<const iovec> parts) {
       data = gathered_.data();
     }
     if (bytes == 0) return {};
+    socket_.reserve(bytes);
     ERR_clear_error();
     socket_.clear_error();
     std::size_t sent = 0;
@@ -159,6 +161,7 @@ Status TlsEnd::change_key() {
   if (records_ < records_a_key_) return {};
   pollfd room{.fd = socket_.fd(), .events = POLLOUT, .revents = 0};
   if (BIO_get_ktls_send(SSL_get_wbio(ssl_)) || ::poll(&room, 1, 0) != 1) return {};
+  socket_.reserve(kKeyUpdate);
   ERR_clear_error();
   socket_.clear_error();
   if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 || SSL_do_handshake(ssl_) != 1)

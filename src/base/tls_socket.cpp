@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace linkspan::base {
@@ -48,14 +49,21 @@ bool TlsSocket::set_callbacks(BIO_METHOD* method) {
 
 TlsSocket& TlsSocket::of(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
 
-/// Collects the bytes that libssl writes, so that one call sends several records.
+/// Collects the bytes that libssl writes, so that one call sends several records. No exception may
+/// leave through the frames of libssl, which writes the same bytes again later.
 int TlsSocket::write_out(BIO* bio, const char* bytes, int count) {
   TlsSocket& self = of(bio);
   BIO_clear_retry_flags(bio);
   // While the kernel encrypts, an alert would need a control message to the kernel. It is dropped,
   // because the end of the socket suffices for the peer.
-  if (!std::exchange(self.message_of_kernel_, false))
+  if (std::exchange(self.message_of_kernel_, false)) return count;
+  try {
     self.out_.insert(self.out_.end(), bytes, bytes + count);
+  } catch (const std::bad_alloc&) {
+    self.error_ = ENOMEM;
+    BIO_set_retry_write(bio);
+    return -1;
+  }
   return count;
 }
 

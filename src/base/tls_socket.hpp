@@ -27,6 +27,9 @@ class TlsSocket {
   /// Returns a BIO over this object, which outlives it. Null: libssl failed.
   bio_st* create_bio(const bio_method_st* method);
 
+  /// Makes room for a record of so many bytes of data, because libssl cannot take back one that it
+  /// has begun. Throws bad_alloc.
+  void reserve(std::size_t bytes) { out_.reserve(out_.size() + bytes + kMaxExpansion); }
   /// Sends the collected bytes, as libssl's own socket BIO would, but without SIGPIPE. Returns
   /// false if the socket is full or failed; a failure sets error().
   bool drain();
@@ -41,6 +44,8 @@ class TlsSocket {
   std::span<const std::byte> came_plain() const noexcept;
 
  private:
+  static constexpr std::size_t kMaxExpansion = 5 + 256;  // of a record (RFC 8446, 5.2)
+
   static TlsSocket& of(bio_st* bio);
   static int write_out(bio_st* bio, const char* bytes, int count);
   static int read_in(bio_st* bio, char* bytes, int count);

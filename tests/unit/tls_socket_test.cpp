@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/no_memory.hpp"
 #include "tests/support/tcp_pair.hpp"
 
 namespace linkspan::base {
@@ -134,6 +135,20 @@ TEST_F(TlsSocketTest, SendsWhatItHasCollectedInOneStream_WhenItIsDrained) {
 TEST_F(TlsSocketTest, SendsWhatItHasCollected_WhenLibsslFlushes) {
   write("one");
   EXPECT_EQ(BIO_flush(bio_), 1);
+  EXPECT_EQ(there(3), "one");
+}
+
+TEST_F(TlsSocketTest, AsksToRetry_WhenMemoryEnds) {
+  int wrote = 0;
+  test::fail_each_allocation([&] { wrote = write("one"); },
+                             [&](bool threw) {
+                               EXPECT_FALSE(threw) << "no exception may pass libssl";
+                               if (wrote == 3) return;
+                               EXPECT_EQ(wrote, -1);
+                               EXPECT_TRUE(BIO_should_retry(bio_) && BIO_should_write(bio_));
+                               EXPECT_TRUE(socket_.lacks_memory());
+                             });
+  EXPECT_TRUE(socket_.drain());
   EXPECT_EQ(there(3), "one");
 }
 

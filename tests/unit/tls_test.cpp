@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/fd_channel.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/tcp_pair.hpp"
 
 namespace linkspan::base {
@@ -280,6 +281,28 @@ TEST_F(Tls, ChangesItsKeyAndGoesOn) {
   carry(*there_, *here_, pattern(40 * kTlsRecord, 1), {kTlsRecord});
   // A record has 22 bytes beside its data; a change of keys is one of 27.
   EXPECT_GE(between_.seen.size() - before, 80 * (kTlsRecord + 22) + std::size_t{10} * 27);
+}
+
+TEST_F(Tls, GoesOn_WhenMemoryEnds) {
+  const Bytes bytes = pattern(100'000);
+  std::size_t sent = 0;
+  meet();
+  test::fail_each_allocation([&] { sent = take(send(*here_, bytes)); },
+                             [&](bool threw) {
+                               if (threw) sent = 0;
+                               Bytes came;
+                               for (int i = 0; i < 1000 && came.size() < bytes.size(); ++i) {
+                                 const Bytes rest(bytes.begin() + static_cast<std::ptrdiff_t>(sent),
+                                                  bytes.end());
+                                 sent += take(send(*here_, rest));
+                                 turn();
+                                 const Bytes got = take(receive(*there_));
+                                 came.insert(came.end(), got.begin(), got.end());
+                               }
+                               EXPECT_EQ(came, bytes);
+                               ends(kSecret, kSecret);
+                               meet();
+                             });
 }
 
 /// A server that shows a certificate in the place of the secret.
