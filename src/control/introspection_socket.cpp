@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -17,7 +18,9 @@ namespace linkspan::control {
 namespace {
 
 constexpr std::string_view kOperatorPrefix = "linkspan-ps-";
-constexpr std::size_t kMaxAnswer = std::size_t{64} << 20;
+/// Bytes of an answer's frames with their headers, and of those that are read after the deadline:
+/// more than a socket keeps by default.
+constexpr std::size_t kMaxAnswer = std::size_t{64} << 20, kMaxLate = std::size_t{1} << 20;
 constexpr int kBacklog = 16;
 /// Sockets of dead Engines that may lie in a folder before a new Engine removes them, and their
 /// minimum age: a socket that is being created does not accept yet.
@@ -110,22 +113,29 @@ Status IntrospectionCall::ask(IntrospectionOp question) {
 }
 
 Result<std::string> IntrospectionCall::answer(base::Deadline deadline) {
+  const Status late(Code::timed_out, Scope::peer, "it did not answer in time");
   std::string text;
-  for (;;) {
+  for (std::size_t left = kMaxAnswer;;) {
+    // An answer may be here already and be read late, after that of another process was awaited.
+    const bool passed = deadline.passed();
+    if (passed) left = std::min(left, kMaxLate);
     auto frame = channel_.receive();
     if (!frame.ok()) return frame.status();
     if (!*frame) {
-      if (deadline.passed())
-        return Status(Code::timed_out, Scope::peer, "it did not answer in time");
+      if (passed) return late;
       pollfd wait{.fd = channel_.fd(), .events = POLLIN, .revents = 0};
       ::poll(&wait, 1, deadline.left_ms());
       continue;
     }
     const auto& payload = (*frame)->payload;
+    const std::size_t bytes = base::kFrameHeaderBytes + payload.size();
+    if (bytes > left)
+      return passed ? late : Status(Code::corrupt, Scope::peer, "its answer has no end");
+    left -= bytes;
     switch (static_cast<IntrospectionOp>((*frame)->header.op)) {
       case IntrospectionOp::text:
-        if (payload.size() > kMaxAnswer - text.size())
-          return Status(Code::corrupt, Scope::peer, "its answer has no end");
+        if (payload.empty())
+          return Status(Code::corrupt, Scope::peer, "a part of its answer is empty");
         text.append(reinterpret_cast<const char*>(payload.data()), payload.size());
         break;
       case IntrospectionOp::end:

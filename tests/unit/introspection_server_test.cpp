@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+#include <thread>
 
 #include "control/socket_address.hpp"
 #include "linkspan/engine.hpp"
@@ -99,6 +100,57 @@ TEST_F(OperatorsTest, OneThatReadsNothingOfItsAnswerHoldsUpNobody) {
   IntrospectionCall lazy = connect();
   ASSERT_TRUE(lazy.ask(IntrospectionOp::metrics).ok());
   EXPECT_TRUE(ask(IntrospectionOp::metrics).ok());
+}
+
+/// A process that answers with the given bytes, `times` over: for 5 s, or until the caller has
+/// gone.
+class OtherProcess {
+ public:
+  OtherProcess(const std::string& folder, std::uint64_t incarnation, std::string bytes,
+               std::uint64_t times)
+      : socket_(test::take(listen_for_introspection(folder, incarnation))),
+        call_(test::take(IntrospectionCall::connect(socket_.path))) {
+    thread_ = std::jthread([this, bytes = std::move(bytes), times] {
+      const base::Fd caller(::accept4(socket_.listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const auto limit = within(5s);
+      for (std::uint64_t i = 0; i < times && !limit.passed(); ++i)
+        if (::send(caller.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) return;
+    });
+  }
+  Result<std::string> answer(Duration time) { return call_.answer(within(time)); }
+  void await_sent() { thread_.join(); }
+
+ private:
+  IntrospectionSocket socket_;
+  std::jthread thread_;
+  IntrospectionCall call_;  // is closed first, which ends the thread
+};
+
+std::string frames_of_text(const std::string& text, int count) {
+  const auto header = base::encode({.length = static_cast<std::uint32_t>(text.size()),
+                                    .op = static_cast<std::uint16_t>(IntrospectionOp::text)});
+  std::string out;
+  for (int i = 0; i < count; ++i)
+    out.append(reinterpret_cast<const char*>(header.data()), header.size()).append(text);
+  return out;
+}
+
+TEST_F(OperatorsTest, AnAnswerWithoutEndIsNotAwaited) {
+  constexpr auto kForEver = ~std::uint64_t{0};
+  OtherProcess empty(folder_, 1, frames_of_text("", 1000), kForEver);
+  EXPECT_EQ(empty.answer(200ms).status().code(), Code::corrupt);
+  OtherProcess slow(folder_, 2, frames_of_text("x", 1000), kForEver);
+  EXPECT_EQ(slow.answer(200ms).status().code(), Code::timed_out);
+}
+
+TEST_F(OperatorsTest, AnAnswerThatIsHereIsReadAfterTheDeadline) {
+  const auto header = base::encode({.op = static_cast<std::uint16_t>(IntrospectionOp::end)});
+  const std::string end(reinterpret_cast<const char*>(header.data()), header.size());
+  OtherProcess honest(folder_, 1, frames_of_text("x", 100) + end, 1);
+  honest.await_sent();
+  const auto answer = honest.answer(0s);
+  ASSERT_TRUE(answer.ok()) << answer.status().to_string();
+  EXPECT_EQ(*answer, std::string(100, 'x'));
 }
 
 TEST_F(OperatorsTest, AnotherUserDoesNotReachTheSocket) {
