@@ -554,6 +554,69 @@ class Store(unittest.TestCase):
         self.assertIn("compare_set", self.ask("frob", code=2))
         self.assertIn("in use", run("store", "--port", self.port).stderr)
 
+    def test_texts_are_stored_as_they_are(self):
+        for text in ("[x]", '["a"]', "[]", "[1,2]", "{}", "%%", "", "topo", "-3", '"q"'):
+            self.ask("set", "k", text)
+            self.assertEqual(self.ask("get", "k"), f"{text}\n")
+        for text in ("-v", "--port", "++"):
+            self.ask("--", "set", "k", text)
+            self.ask("set", "--", "l", text)
+            self.assertEqual(self.ask("multi_get", "k", "l"), f"{text}\n{text}\n")
+        self.ask("append", "[k]", "[1]")
+        self.ask("append", "[k]", "[2]")
+        self.assertEqual(self.ask("get", "[k]"), "[1][2]\n")
+        self.assertEqual(self.ask("check", "[k]", "k"), "1\n")
+
+    def test_numbers_of_json_are_whole_and_in_range(self):
+        lines = [f'{{"op": "add", "keys": ["n"], "number": {number}}}'
+                 for number in ("9223372036854775808", "1e30", "2.9", "true", "-5")]  # fmt: skip
+        lines += [f'{{"op": "get", "keys": ["none"], "timeout_ms": {ms}}}'
+                  for ms in ("4294967297", "-1", '"5"', "5")]  # fmt: skip
+        ran = subprocess.run(
+            [TOOL, "store", "--port", self.port, "-"], input="\n".join(lines), capture_output=True,
+            text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        answers = [json.loads(line) for line in ran.stdout.splitlines()]
+        refused = [(a["code"], a["what"]) for a in answers if a["code"] == "invalid_argument"]
+        self.assertEqual(len(refused), 7, answers)
+        self.assertIn('"number": 9223372036854775808 is no whole number', refused[0][1])
+        self.assertIn('"timeout_ms": 4294967297 is no whole number from 0 to 2147483647', refused[4][1])
+        self.assertEqual((answers[4]["code"], answers[4]["number"]), ("ok", -5))
+        self.assertEqual(answers[8]["code"], "timed_out")
+
+    def serve_for_workers(self, *arguments: str):
+        """The process, which waits for three, and its port."""
+        server = subprocess.Popen(
+            [TOOL, "store", "--port", "0", "--workers", "3", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.addCleanup(server.communicate)
+        self.addCleanup(server.kill)
+        line = server.stdout.readline()
+        self.assertRegex(line, r"^store at tcp:127\.0\.0\.1:\d+\n$")
+        return server, line.strip().rsplit(":", 1)[1]
+
+    def test_workers_find_it_and_are_awaited(self):
+        server, port = self.serve_for_workers("--timeout", "30", "--for", "1")
+        for _ in range(2):
+            self.assertIsNone(server.poll())
+            ran = run("store", "--port", port, "--workers", "3", "set", "k", "v")
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(server.wait(20), 0)
+
+    def test_workers_that_do_not_come_are_counted(self):
+        server, port = self.serve_for_workers("--timeout", "1")
+        run("store", "--port", port, "--workers", "3", "set", "k", "v")
+        _, errors = server.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(server.returncode, 1)
+        self.assertIn("1 of 3 workers have not come", errors)
+
+    def test_a_signal_ends_it_while_workers_are_awaited(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            server, _ = self.serve_for_workers("--timeout", "30")
+            server.send_signal(number)
+            self.assertEqual(server.wait(10), 0)
+
     def test_beyond_loopback_it_says_so(self):
         ran = run("store", "--host", "0.0.0.0", "--port", "0", "--for", "1")
         self.assertEqual(ran.returncode, 1)

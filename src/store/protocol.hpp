@@ -78,6 +78,9 @@ inline constexpr std::uint32_t kMagic = 0x3C85F7CE;
 enum CheckAnswer : std::uint8_t { kReady = 0, kNotReady = 1 };
 enum WaitAnswer : std::uint8_t { kStopWaiting = 0, kWaitCanceled = 1 };
 
+/// The key, without torch's prefix, where torch counts the workers of a store.
+inline constexpr const char* kWorkers = "init/";
+
 struct Message {
   std::vector<std::string> keys{}, values{};
   std::int64_t number = 0;

@@ -18,10 +18,8 @@ namespace {
 
 using base::Deadline;
 
-/// Names the prefix that torch puts before each key, and the key (without it) where torch counts
-/// its workers.
+/// Names the prefix that torch puts before each key.
 constexpr const char* kPrefix = "/";
-constexpr const char* kWorkers = "init/";
 /// Pause before another attempt to connect, and before workers are counted again.
 constexpr int kPauseMs = 10;
 /// Time limit for the answer to a canceled wait, which depends on the server only.

@@ -10,6 +10,7 @@ namespace linkspan::tool {
 namespace {
 
 constexpr std::uint64_t kMaxSize = std::uint64_t{64} << 30;
+constexpr int kMaxRest = CLI::detail::expected_max_vector_size;
 
 std::string joined(const std::vector<std::string>& choices) {
   std::string out;
@@ -46,7 +47,13 @@ void Arguments::text(const char* name, std::string& into, const char* shown, con
 
 void Arguments::rest(const char* name, std::vector<std::string>& into, const char* shown,
                      const char* help) {
-  verb_.add_option(name, into, help)->option_text(shown);
+  // CLI11 reads "[a,b]" as a list of two wherever further arguments may follow the expected ones.
+  // So it expects more than there are, and takes fewer.
+  verb_.add_option(name, into, help)
+      ->option_text(shown)
+      ->expected(kMaxRest, kMaxRest)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 void Arguments::choice(const char* name, std::string& into, std::vector<std::string> known,

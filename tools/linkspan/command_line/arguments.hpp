@@ -26,7 +26,7 @@ class Arguments {
   void flag(const char* name, bool& into, const char* help);
   /// Declares a text. `shown` is the value in --help: "FILE".
   void text(const char* name, std::string& into, const char* shown, const char* help);
-  /// Declares the arguments that belong to no option.
+  /// Declares the arguments that belong to no option. Each is taken as it is.
   void rest(const char* name, std::vector<std::string>& into, const char* shown, const char* help);
   /// Declares an option with one value of `known`.
   void choice(const char* name, std::string& into, std::vector<std::string> known,

@@ -1,12 +1,50 @@
 // `linkspan store`: serves a store that speaks PyTorch's TCPStore protocol, or asks one.
+#include <algorithm>
+#include <chrono>
 #include <iostream>
 
+#include "control/socket_address.hpp"
+#include "store/store_client.hpp"
 #include "tools/linkspan/command_line/signals.hpp"
 #include "tools/linkspan/command_line/verb.hpp"
 #include "tools/linkspan/store/store_call.hpp"
 
 namespace linkspan::tool {
 namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kCountInterval = 50ms;
+
+/// Counts this process as a worker of the store at `address`, and waits until `workers` have come,
+/// as open_tcp_store() does. canceled: a signal has come first.
+Status await_workers(const std::string& address, unsigned workers, Duration timeout,
+                     const sigset_t& signals) {
+  const auto deadline = base::Deadline::in(timeout);
+  const auto at = control::parse_address(address, {});
+  if (!at.ok()) return at.status();
+  const auto addresses = net::resolve(at->host, at->port);
+  if (!addresses.ok()) return addresses.status();
+  const store::Limits limits;
+  auto client = store::meet(*addresses, StoreDialect::current, limits, deadline);
+  if (!client.ok()) return client.status();
+  store::Request request;
+  request.op = store::Op::add;
+  request.keys = {store::kWorkers};
+  for (request.number = 1;; request.number = 0) {
+    const auto answer_deadline = base::Deadline::in(timeout);
+    if (Status sent = client->send(request, answer_deadline); !sent.ok()) return sent;
+    const auto come = client->receive(request.op, 1, limits, answer_deadline);
+    if (!come.ok()) return come.status();
+    if (come->number >= workers) return {};
+    if (deadline.passed())
+      return {Code::timed_out, Scope::peer,
+              std::to_string(workers - come->number) + " of " + std::to_string(workers) +
+                  " workers have not come in time (--timeout)"};
+    if (wait_for(signals, std::min<Duration>(kCountInterval, deadline.left())))
+      return {Code::canceled, Scope::request, "a signal has come before all workers"};
+  }
+}
 
 class StoreVerb final : public Verb {
  public:
@@ -63,15 +101,19 @@ class StoreVerb final : public Verb {
   int serve() const {
     const sigset_t signals = block_signals();
     auto wanted = options(StoreRole::serve);
+    wanted.workers = 0;  // waits for them below, once its address is printed
     wanted.log = [](std::string_view line) { std::cerr << std::string(line) + "\n"; };
     auto store = open_tcp_store(wanted);
     if (!store.ok()) return failed(name(), store.status());
     std::string greeting = "store at " + (*store)->address();
     if (insecure_) greeting += ", insecure: everybody who reaches it may read and write it";
     std::cout << greeting + "\n" << std::flush;
-    (void)wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
+    Status come;
+    if (workers_ != 0) come = await_workers((*store)->address(), workers_, timeout(), signals);
+    if (come.ok())
+      (void)wait_for(signals, seconds_ == 0 ? Duration::max() : std::chrono::seconds(seconds_));
     (void)(*store)->close(Duration::zero());
-    return kSuccess;
+    return come.ok() || come.code() == Code::canceled ? kSuccess : failed(name(), come);
   }
 
   Result<std::unique_ptr<Store>> connect() const {

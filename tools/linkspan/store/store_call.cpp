@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -17,6 +18,9 @@ using nlohmann::json;
 struct Operation {
   std::string_view name, parameters, usage;
 };
+constexpr std::int64_t kMinNumber = std::numeric_limits<std::int64_t>::min(),
+                       kMaxNumber = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxMilliseconds = std::numeric_limits<std::int32_t>::max();
 constexpr std::array<Operation, 14> kOperations = {{
     {"set", "kv", "KEY VALUE"},
     {"get", "k", "KEY"},
@@ -43,6 +47,20 @@ Result<Operation> operation_of(std::string_view name) {
     all += (all.empty() ? "" : ", ") + std::string(each.name);
   }
   return wrong("\"" + std::string(name) + "\" is no operation of a store: " + all);
+}
+
+/// Returns the number of that name. invalid_argument: it is not whole, or out of range.
+Result<std::int64_t> number_of(const json& document, const char* name, std::int64_t fallback,
+                               std::int64_t least, std::int64_t most) {
+  const auto found = document.find(name);
+  if (found == document.end()) return fallback;
+  const bool fits = found->is_number_unsigned()
+                        ? found->get<std::uint64_t>() <= static_cast<std::uint64_t>(kMaxNumber)
+                        : found->is_number_integer();
+  if (fits && found->get<std::int64_t>() >= least && found->get<std::int64_t>() <= most)
+    return found->get<std::int64_t>();
+  return wrong("\"" + std::string(name) + "\": " + found->dump().substr(0, 64) +
+               " is no whole number from " + std::to_string(least) + " to " + std::to_string(most));
 }
 
 std::string to_hex(std::string_view bytes) {
@@ -130,13 +148,15 @@ Result<StoreCall> call_of_json(const std::string& line, Duration timeout) {
       if (!bytes) return wrong("\"" + each.substr(0, 64) + "\" is no hex");
       call.values.push_back(*std::move(bytes));
     }
-    call.number = document.value("number", std::int64_t{0});
-    call.timeout = timeout;
-    if (document.contains("timeout_ms"))
-      call.timeout = std::chrono::milliseconds(document.at("timeout_ms").get<int>());
   } catch (const json::exception& error) {
     return wrong(error.what());
   }
+  const auto number = number_of(document, "number", 0, kMinNumber, kMaxNumber);
+  if (!number.ok()) return number.status();
+  call.number = *number;
+  const auto milliseconds = number_of(document, "timeout_ms", -1, 0, kMaxMilliseconds);
+  if (!milliseconds.ok()) return milliseconds.status();
+  call.timeout = *milliseconds < 0 ? timeout : std::chrono::milliseconds(*milliseconds);
   auto operation = operation_of(call.operation);
   if (!operation.ok()) return operation.status();
   const bool many = operation->parameters.ends_with('*');
