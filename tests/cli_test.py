@@ -143,6 +143,24 @@ class Doctor(unittest.TestCase):
         self.assertIn('"loud"', check["found"])
         self.assertIn("WARNING", check["found"])
 
+    def test_a_setting_with_which_no_engine_opens(self):
+        for name, value, told in (
+            ("LINKSPAN_METRICS", "garbage", "10.0.0.7:9400"),
+            ("LINKSPAN_METRICS_RANK", "x", "whole number"),
+            ("LINKSPAN_SECRET", "short", "5 bytes"),
+            ("LINKSPAN_SECRET_FILE", "/nonexistent", "not there"),
+            ("LINKSPAN_SECURITY", "authenticated", "needs a secret"),
+        ):
+            with self.subTest(name):
+                checks = self.checks(code=1, **{"LINKSPAN_METRICS": "9400", name: value})
+                check = self.find(checks, "settings", name)
+                self.assertEqual(check["level"], "FAIL")
+                self.assertIn(told, check["found"])
+                self.assertEqual([c for c in checks if c["area"] == "2 processes"], [])
+                others = {"LINKSPAN_METRICS", "LINKSPAN_SECURITY"} - {name}
+                for other in others:
+                    self.assertEqual(self.find(checks, "settings", other)["level"], "ok")
+
     def test_settings_and_where_they_come_from(self):
         checks = self.checks(LINKSPAN_CPU_THREADS="3", LINKSPAN_CPU_TREADS="4")
         given = self.find(checks, "settings", "LINKSPAN_CPU_THREADS")["found"]

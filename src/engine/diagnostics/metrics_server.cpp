@@ -36,6 +36,17 @@ Result<net::TcpAddress> parse_metrics_address(const std::string& text) {
   return found.ok() ? Result<net::TcpAddress>(found->front()) : found.status();
 }
 
+Result<std::optional<net::TcpAddress>> metrics_address(const base::Options& options) {
+  const base::Setting asked = options.setting_of(kAddress), rank = options.setting_of(kRank);
+  if (asked.value.empty()) return std::optional<net::TcpAddress>();
+  const auto address = parse_metrics_address(asked.value);
+  if (!address.ok()) return asked.refused(address.status().what());
+  std::uint64_t above = 0;
+  if (Status status = rank.read_number(0, kMaxPort - address->port(), above); !status.ok())
+    return status;
+  return std::optional(address->with_port(static_cast<std::uint16_t>(address->port() + above)));
+}
+
 net::HttpServer::Page metrics_page(std::function<std::string()> metrics) {
   return {.path = "/metrics",
           .type = "text/plain; version=0.0.4; charset=utf-8",
@@ -45,23 +56,19 @@ net::HttpServer::Page metrics_page(std::function<std::string()> metrics) {
 Result<std::unique_ptr<net::HttpServer>> serve_metrics(const Diagnostics& diagnostics,
                                                        const base::Options& options,
                                                        const base::Log& log) {
-  const base::Setting asked = options.setting_of(kAddress), rank = options.setting_of(kRank);
   std::unique_ptr<net::HttpServer> none;
-  if (asked.value.empty()) return none;
-  auto address = parse_metrics_address(asked.value);
-  if (!address.ok()) return asked.refused(address.status().what());
-  std::uint64_t above = 0;
-  if (Status status = rank.read_number(0, kMaxPort - address->port(), above); !status.ok())
-    return status;
-  address = address->with_port(static_cast<std::uint16_t>(address->port() + above));
+  const auto address = metrics_address(options);
+  if (!address.ok()) return address.status();
+  if (!*address) return none;
   auto server = net::HttpServer::start(
-      *address, metrics_page([&diagnostics] { return diagnostics.metrics(); }));
+      **address, metrics_page([&diagnostics] { return diagnostics.metrics(); }));
   if (server.ok()) {
     log.write(base::Level::info, "counters are served at " + (*server)->url());
     return server;
   }
   log.write(base::Level::warning,
-            asked.from + ": counters are not served: " + server.status().what() +
+            std::string(kAddress.variable) +
+                ": counters are not served: " + server.status().what() +
                 (server.status().code() == Code::busy
                      ? "; set LINKSPAN_METRICS_RANK to another number for each process, or let "
                        "`linkspan ps --listen` serve all of them"

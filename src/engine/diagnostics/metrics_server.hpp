@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/log.hpp"
@@ -21,11 +22,15 @@ namespace linkspan::engine {
 /// none of these.
 Result<net::TcpAddress> parse_metrics_address(const std::string& text);
 
+/// Returns the address that LINKSPAN_METRICS and LINKSPAN_METRICS_RANK say. nullopt: they are not
+/// set. invalid_argument: a variable is wrong.
+Result<std::optional<net::TcpAddress>> metrics_address(const base::Options& options);
+
 /// Returns the page /metrics, with what `metrics` returns at each request.
 net::HttpServer::Page metrics_page(std::function<std::string()> metrics);
 
-/// Serves those of `diagnostics` as LINKSPAN_METRICS and LINKSPAN_METRICS_RANK say. null: they are
-/// not set, or the address cannot be had, which is logged. invalid_argument: a variable is wrong.
+/// Serves those of `diagnostics` at metrics_address(). null: there is none, or it cannot be had,
+/// which is logged. invalid_argument: as there.
 /// `diagnostics` outlives the server.
 Result<std::unique_ptr<net::HttpServer>> serve_metrics(const Diagnostics& diagnostics,
                                                        const base::Options& options,

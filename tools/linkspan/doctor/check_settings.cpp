@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/diagnostics/metrics_server.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
 #include "transport/registry.hpp"
 
@@ -12,7 +13,7 @@ extern char** environ;
 namespace linkspan::tool {
 namespace {
 
-constexpr const char* kArea = "settings";
+constexpr const char* kArea = kSettings;
 constexpr std::string_view kOurs = "LINKSPAN_";
 
 /// Reports unknown names with our prefix: a misspelt one would be ignored silently.
@@ -28,21 +29,37 @@ void check_names(Diagnosis& out) {
   }
 }
 
+/// Returns the error of the first setting with which no Engine opens, in the Engine's words.
+Status wrong_setting() {
+  auto options = base::Options::from_environment();
+  if (!options.ok()) return options.status();
+  if (Status s = options->resolve_security(); !s.ok()) return s;
+  if (Status s = transport::check_options(*options); !s.ok()) return s;
+  if (const auto secret = base::read_secret(*options); !secret.ok()) return secret.status();
+  return engine::metrics_address(*options).status();
+}
+
+/// Returns the variable with which the text begins; of the secret's file it has the path instead.
+std::string variable_in(const std::string& text) {
+  if (text.starts_with("secret file ")) return "LINKSPAN_SECRET_FILE";
+  const auto in_name = [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z');
+  };
+  return {text.begin(), std::find_if_not(text.begin(), text.end(), in_name)};
+}
+
 }  // namespace
 
 void check_settings(Diagnosis& out) {
-  const auto options = base::Options::from_environment();
-  const Status wrong = options.ok() ? transport::check_options(*options) : options.status();
-  if (!wrong.ok()) {
-    const std::string& why = wrong.what();
-    out.add(Level::fail, kArea, why.substr(0, why.find('=')), why,
+  const Status wrong = wrong_setting();
+  const std::string refused = wrong.ok() ? std::string() : variable_in(wrong.what());
+  if (!wrong.ok())
+    out.add(Level::fail, kArea, refused, wrong.what(),
             "unset it, or set what the text asks for; no Engine opens until then");
-  }
   for (const base::OptionInfo& option : transport::option_table()) {
     const char* value = base::environment(option.variable);
     const bool set = value != nullptr && *value != '\0';
-    const bool refused = !wrong.ok() && wrong.what().starts_with(option.variable);
-    if (refused) continue;
+    if (refused == option.variable) continue;
     out.ok(kArea, option.variable,
            !set            ? std::string(option.fallback) + " (default)"
            : option.secret ? "set (environment)"

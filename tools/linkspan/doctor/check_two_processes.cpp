@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/options.hpp"
 #include "tools/linkspan/doctor/diagnosis.hpp"
 #include "tools/linkspan/measure/pair_run.hpp"
-#include "transport/registry.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -60,9 +58,7 @@ Status add_memories(TwoProcesses& both, const std::vector<Try>& all) {
 }  // namespace
 
 void check_two_processes(Diagnosis& out, const Gpus& gpus) {
-  const auto options = base::Options::from_environment();
-  if (!options.ok() || !transport::check_options(*options).ok())
-    return;  // check_settings has reported it
+  if (out.fails_in(kSettings)) return;  // no Engine opens
   const std::vector<Try> all = tries(gpus, out.gpu_problem());
   auto both = TwoProcesses::start(gpus);
   Status status = both.ok() ? add_memories(**both, all) : both.status();

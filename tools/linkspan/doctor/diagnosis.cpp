@@ -19,6 +19,11 @@ std::size_t Diagnosis::count(Level level) const {
       checks_.begin(), checks_.end(), [level](const Check& c) { return c.level == level; }));
 }
 
+bool Diagnosis::fails_in(const std::string& area) const {
+  return std::any_of(checks_.begin(), checks_.end(),
+                     [&area](const Check& c) { return c.level == Level::fail && c.area == area; });
+}
+
 std::string Diagnosis::text() const {
   Table table({{""}, {""}, {""}, {""}});
   for (const Check& check : checks_) {

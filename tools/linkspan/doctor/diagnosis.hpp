@@ -24,6 +24,8 @@ struct Check {
   std::string remedy;  ///< Empty: none is needed.
 };
 
+inline constexpr const char* kSettings = "settings";  ///< The area of check_settings().
+
 class Diagnosis {
  public:
   /// With `gpu_required`, problems of GPUs are failures, else warnings.
@@ -40,6 +42,7 @@ class Diagnosis {
 
   const std::vector<Check>& checks() const noexcept { return checks_; }
   std::size_t count(Level level) const;
+  bool fails_in(const std::string& area) const;
   std::string text() const;
   std::string json(const std::string& command) const;
 
