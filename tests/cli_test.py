@@ -4,6 +4,7 @@
 cli_test.py TOOL MODE    MODE: cpu (no driver) or simulated; LINKSPAN_CUDA_LIBRARY says the same
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,9 +12,12 @@ import re
 import resource
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -402,12 +406,43 @@ class Topo(unittest.TestCase):
             self.assertEqual([name for name in names if name not in texts], [])
             self.assertEqual(len([t for t in texts if re.fullmatch(r"[0-9.]+ [A-Z]", t)]), len(rows))
             self.assertTrue(any(t.startswith("pageable -> shared: memfd") for t in texts), texts)
+            self.assertTrue(any(re.fullmatch(r"[A-Z]  memfd\+cpu_threads", t) for t in texts), texts)
 
     @unittest.skipUnless(GPUS, "over four GPUs")
     def test_all_gpus(self):
         ran = run("topo", "--bytes", "4KiB", FAKE_CUDA_DEVICES="4")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertRegex(ran.stdout, r"(?m)^gpu3( +[0-9.]+ [A-Z]){7}$")
+
+
+class PsOfTwo(unittest.TestCase):
+    """A process, this one, whose two Engines answer."""
+
+    TEXT, END = 3, 4  # IntrospectionOp
+
+    def answer(self, listening: socket.socket, text: str):
+        asked, _ = listening.accept()
+        with asked:
+            asked.recv(24, socket.MSG_WAITALL)
+            for op, payload in ((self.TEXT, text.encode()), (self.END, b"")):
+                asked.sendall(struct.pack("<IHHQQ", len(payload), 1, op, 0, 0) + payload)
+
+    def test_metrics_have_one_head_a_family(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            for name in ("a", "b"):
+                listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+                listening.bind(f"{folder}/linkspan-ps-{name}")
+                listening.listen()
+                text = ""
+                for family in ("linkspan_engine_info", "linkspan_peers"):
+                    text += f"# TYPE {family} gauge\n"
+                    text += f'{family}{{engine="{name}",pid="{os.getpid()}"}} 1\n'
+                threading.Thread(target=self.answer, args=(listening, text), daemon=True).start()
+            ran = run("ps", "--metrics", str(os.getpid()), LINKSPAN_SOCKET_DIR=folder)
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        self.assertEqual(ran.stdout.count("# TYPE linkspan_peers gauge"), 1)
+        for name in ("a", "b"):
+            self.assertIn(f'linkspan_peers{{engine="{name}",pid="{os.getpid()}"}} 1', ran.stdout)
 
 
 class Ps(unittest.TestCase):
@@ -673,6 +708,7 @@ class BadArguments(unittest.TestCase):
         self.refused(["bench", "--blocks", "2", "--pages", "2"], "--blocks or --pages")
         self.refused(["bench", "--pages", "70000", "--sizes", "1MiB"], "70000x1MiB")
         self.refused(["bench", "--baseline", "/nonexistent/x"], "/nonexistent/x")
+        self.refused(["bench", "--baseline", "/"], "--baseline: / is no file")
         self.refused(["topo", "--svg", "/nonexistent/x"], "--svg", "/nonexistent/x")
         self.refused(["bench", "--baseline", __file__], "no file that --json wrote")
         self.refused(["bench", "--enforce"], "--with-ceiling")
@@ -688,6 +724,15 @@ class BadArguments(unittest.TestCase):
 
 
 class Others(unittest.TestCase):
+    def test_what_cannot_be_written_is_a_failure(self):
+        for arguments in (["options"], ["--help"], ["doctor"], ["topo", "--bytes", "8"], ["ps"],
+                          ["bench", "--kinds", "shared", "--sizes", "8", "--runs", "1"]):  # fmt: skip
+            with self.subTest(arguments), open("/dev/full", "w", encoding="utf-8") as full:
+                ran = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                     text=True, check=False, timeout=TIMEOUT_S)  # fmt: skip
+                self.assertEqual(ran.returncode, 1)
+                self.assertIn("stdout", ran.stderr)
+
     def test_demo_rows_keep_their_ids(self):
         ran = run("demo", "--quick", "--json", "-")
         self.assertEqual(ran.returncode, 0, ran.stderr)

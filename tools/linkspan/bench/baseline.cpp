@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "tools/linkspan/command_line/table.hpp"
@@ -38,8 +39,9 @@ std::string shown(double value) { return value > 0 ? number(value) : "-"; }
 }  // namespace
 
 Result<Baseline> Baseline::read(const std::string& file) {
-  std::ifstream in(file);
-  const Json json = Json::parse(in, nullptr, false);
+  std::ostringstream content;
+  content << std::ifstream(file).rdbuf();  // of a folder: nothing, where a stream of JSON throws
+  const Json json = Json::parse(content.str(), nullptr, false);
   const auto rows = json.is_object() ? json.find("rows") : json.end();
   if (rows == json.end() || !rows->is_array())
     return Status(Code::invalid_argument, Scope::request,

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <fstream>
 #include <iostream>
 
@@ -60,12 +59,6 @@ void Progress::show(std::size_t index, std::size_t count, const std::string& wha
 
 void Progress::show(const std::string& line) const {
   if (terminal_) std::cerr << kClearLine << line << std::flush;
-}
-
-std::string printable(std::string text) {
-  const auto control = [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; };
-  std::replace_if(text.begin(), text.end(), control, '?');
-  return text;
 }
 
 }  // namespace linkspan::tool

@@ -40,7 +40,4 @@ class Progress {
   const bool terminal_;
 };
 
-/// Replaces control characters by '?', so that a text of another host is safe on a terminal.
-std::string printable(std::string text);
-
 }  // namespace linkspan::tool

@@ -34,6 +34,15 @@ int refuse(const CLI::App& app, const std::string& first, const std::string& why
   return kBadUsage;
 }
 
+/// Returns `code`, or kFailed if what was printed could not be written.
+int written(const std::string& who, int code) {
+  std::cout.flush();
+  const bool lost = std::fflush(stdout) != 0 || !std::cout;
+  if (!lost || code != kSuccess) return code;
+  std::cerr << who << ": cannot write all of it to stdout: is the disk full, or its reader gone?\n";
+  return kFailed;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("linkspan moves bytes between GPU and CPU memories, point to point.", "linkspan");
   app.set_version_flag("--version", std::string("linkspan ") + linkspan_version());
@@ -50,14 +59,15 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help, --version
-    return app.exit(wanted);
+    return written("linkspan", app.exit(wanted));
   } catch (const CLI::ParseError& error) {
     return refuse(app, argc > 1 ? argv[1] : "", error.what());
   }
   std::string command = "linkspan";
   for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
   for (const auto& verb : verbs)
-    if (app.got_subcommand(verb->name())) return verb->run(command);
+    if (app.got_subcommand(verb->name()))
+      return written(std::string("linkspan ") + verb->name(), verb->run(command));
   return kBadUsage;  // not reached: one is required
 }
 

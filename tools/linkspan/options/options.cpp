@@ -41,7 +41,7 @@ class OptionsVerb final : public Verb {
   }
   int run(const std::string& /*command*/) override {
     std::cout << (markdown_ ? markdown() : text()) << std::flush;
-    return std::cout ? kSuccess : kFailed;
+    return kSuccess;
   }
 
  private:

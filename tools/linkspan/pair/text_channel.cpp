@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "tools/linkspan/command_line/output.hpp"
+#include "base/untrusted_input.hpp"
 
 namespace linkspan::tool {
 namespace {
@@ -29,7 +29,7 @@ Status timed_out(const char* what, Duration timeout) {
 
 Status error_of(std::string_view text) {
   return {Code::canceled, Scope::peer,
-          "the other side: " + printable(std::string(text.substr(kError.size())))};
+          "the other side: " + base::printable(text.substr(kError.size()))};
 }
 
 bool is_pending(const Transfer& one) { return one.id() != 0 && !one.done(); }

@@ -70,12 +70,16 @@ class PsVerb final : public Verb {
   int print(const std::vector<Engines::Answer>& answers) const {
     if (answers.empty()) return failed(name(), why_absent(pid_));
     int code = kSuccess;
+    MergedMetrics merged;
     for (const Engines::Answer& answer : answers) {
-      if (answer.text.ok())
-        std::cout << plain(*answer.text) << std::flush;
-      else
+      if (!answer.text.ok())
         code = failed(name(), answer.text.status());
+      else if (metrics_)
+        merged.add(*answer.text);
+      else
+        std::cout << plain(*answer.text) << std::flush;
     }
+    std::cout << plain(merged.text()) << std::flush;
     return code;
   }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/untrusted_input.hpp"
 #include "tools/linkspan/command_line/network_options.hpp"
-#include "tools/linkspan/command_line/output.hpp"
 #include "tools/linkspan/command_line/signals.hpp"
 #include "tools/linkspan/command_line/verb.hpp"
 #include "tools/linkspan/pair/target_memories.hpp"
@@ -68,7 +68,7 @@ void Server::work(const std::stop_token& stop, bool once) {
     } catch (const std::exception& error) {  // no memory
       end = Status(Code::no_resource, Scope::request, error.what());
     }
-    std::cerr << printable(request) + ": " + (end.ok() ? "done" : end.what()) + "\n";
+    std::cerr << base::printable(request + ": " + (end.ok() ? "done" : end.what())) + "\n";
     if (!once) continue;
     failed_ = !end.ok();
     (void)::kill(::getpid(), SIGTERM);  // for wait_for() of the main thread

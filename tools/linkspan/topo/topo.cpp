@@ -142,8 +142,9 @@ std::string Topo::text(const Report& report) {
 }
 
 std::string Topo::svg(const Report& report) {
+  const std::vector<MatrixCell> all = cells(report);  // the notes explain their letters
   return matrix_svg("linkspan topo: GB/s, from (rows) to another process (columns)", names(),
-                    names(), cells(report), notes());
+                    names(), all, notes());
 }
 
 class TopoVerb final : public Verb {
