@@ -49,10 +49,11 @@ class FakeClock final : public Clock {
 class Deadline {
  public:
   /// Returns the Deadline `wait` from now. Any `wait` is valid: a negative one has passed, a long
-  /// one is capped at 292 years. `clock` outlives the Deadline.
+  /// one is capped at a century. So left() can be added to the time of any clock, as the standard
+  /// library's waits do. `clock` outlives the Deadline.
   static Deadline after(const Clock& clock, Duration wait) noexcept {
-    const Time now = clock.now();
-    return {clock, now + std::clamp(wait, Duration::zero(), Time::max() - now)};
+    constexpr Duration kLongest = std::chrono::hours(24) * 365 * 100;
+    return {clock, clock.now() + std::clamp(wait, Duration::zero(), kLongest)};
   }
   /// Does the same with the steady clock.
   static Deadline in(Duration wait) noexcept { return after(Clock::steady(), wait); }

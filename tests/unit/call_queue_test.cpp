@@ -100,6 +100,18 @@ TEST_F(CallQueueTest, EndsACallTimedOut_WhenNoThreadIsFreeBeforeItsDeadline) {
   EXPECT_TRUE(next.patient);
 }
 
+TEST_F(CallQueueTest, ExpectsNoExpirySoon_WhenATimeOutIsTheLongest) {
+  const auto all = fill();
+  const State endless = start_short("endless", Duration::max());
+  for (int i = 0; i < 2; ++i) {
+    const transport::PollHint next = queue_.expire(now());
+    EXPECT_EQ(next.when, When::at);
+    EXPECT_GT(next.at, now() + 30min);
+  }
+  all.front()->finish(kClosed);
+  EXPECT_TRUE(is(end_of(endless), Code::ok));
+}
+
 TEST_F(CallQueueTest, BeginsNoCall_WhenItsDeadlineHasPassed) {
   std::atomic<bool> begun{false};
   const State state = queue_.start("x", 0s, [&](FutureState&, Duration) { begun = true; });
