@@ -42,6 +42,8 @@ void Acceptor::stop() {
   try {
     pause_.cancel();
     if (listening_.is_open()) {
+      // A forked child may have a copy of the socket, at which clients would wait for an accept.
+      ::shutdown(listening_.native_handle(), SHUT_RDWR);
       // Closing it also closes connections that were not accepted, with the descriptors that others
       // have sent there.
       base::Fd ending(listening_.release());

@@ -4,6 +4,8 @@
 // Threads: externally synchronised.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
@@ -45,6 +47,10 @@ class AnswerBuffer {
 struct Connection {
   Connection(asio::io_context& io, const Limits& limits)
       : socket(io), patience(io), parser(limits) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  /// Ends the connection for the client even while a forked child has a copy of the socket.
+  ~Connection() { ::shutdown(socket.native_handle(), SHUT_RDWR); }
 
   bool busy() const noexcept { return !has_spoken || parser.midway() || out.unsent() != 0; }
 

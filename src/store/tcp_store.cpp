@@ -225,6 +225,7 @@ class TcpStore final : public RequestStore {
   void replace(std::optional<StoreClient> by) LINKSPAN_EXCLUDES(mutex_) {
     std::optional<StoreClient> old = std::exchange(client_, std::move(by));
     const base::MutexLock lock(mutex_);
+    if (shown_ >= 0) ::shutdown(shown_, SHUT_RDWR);  // a forked child may have it, too
     shown_ = client_ ? client_->socket().get() : -1;
     old.reset();  // only now, when close() cannot read its number any more
   }

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <future>
 
 #include "base/mutex.hpp"
@@ -320,6 +323,21 @@ TEST_F(StoreServer, DrainWaitsForThoseWhoHaveAsked) {
     ::shutdown(client.get(), SHUT_RDWR);
     EXPECT_TRUE(drained.get().ok());
   }
+}
+
+TEST_F(StoreServer, EndsForItsClients_WhenAForkedChildLives) {
+  serve({});
+  const base::Fd client = connect();
+  EXPECT_EQ(ask(client, hello(), 4), kPong);
+  const pid_t child = ::fork();
+  if (child == 0)
+    for (;;) ::pause();
+  server_.reset();
+  EXPECT_TRUE(closed(client));
+  EXPECT_EQ(connect_to(at_, within(10s)).status().code(), Code::unreachable);
+  EXPECT_TRUE(net::listen_at(at_).ok()) << "its port is free";
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 }  // namespace store_server_test
