@@ -48,6 +48,9 @@ std::size_t heap_of(const std::string& text) noexcept;
 
 enum class Dialect : std::uint8_t { current, older };
 
+/// A key that `check` finds at servers of this library alone. Those of clients begin with "/".
+inline constexpr const char* kOurServer = "linkspan/";
+
 /// Values are wire format of the current dialect.
 enum class Op : std::uint8_t {
   validate,

@@ -38,6 +38,17 @@ Result<StoreClient> greet(base::Fd socket, Dialect dialect, const Limits& limits
   return client;
 }
 
+/// Returns whether the server is one of this library.
+Result<bool> is_ours(StoreClient& client, const Limits& limits, Deadline deadline) {
+  Request ask;
+  ask.op = Op::check;
+  ask.keys = {kOurServer};
+  if (Status sent = client.send(ask, deadline); !sent.ok()) return sent;
+  auto answer = client.receive(ask.op, 1, limits, deadline);
+  if (!answer.ok()) return answer.status();
+  return answer->number == kReady;
+}
+
 }  // namespace
 
 Status StoreClient::send(const Request& request, Deadline deadline) {
@@ -70,7 +81,15 @@ Result<StoreClient> meet(const std::vector<net::TcpAddress>& addresses, StoreDia
   if (client.status().code() != Code::disconnected || wish != StoreDialect::detect) return client;
   socket = connect_to(*at, deadline);
   if (!socket.ok()) return socket.status();
-  return greet(*std::move(socket), Dialect::older, limits, deadline);
+  client = greet(*std::move(socket), Dialect::older, limits, deadline);
+  if (!client.ok()) return client;
+  auto ours = is_ours(*client, limits, deadline);
+  if (!ours.ok()) return ours.status();
+  if (!*ours) return client;
+  // This server understands both, and was full when the first connection came.
+  socket = connect_to(*at, deadline);
+  if (!socket.ok()) return socket.status();
+  return greet(*std::move(socket), Dialect::current, limits, deadline);
 }
 
 }  // namespace linkspan::store

@@ -99,6 +99,7 @@ TEST_F(StoreServer, BothDialectsSeeTheSameKeys) {
   for (const char each : old(Op::set, {"k"}, {"v"})) say(older, std::string(1, each));
   EXPECT_EQ(ask(older, old(Op::add, {"n"}, {}, 1), 8), "\6\0\0\0\0\0\0\0"s);
   EXPECT_EQ(ask(now, bytes_of(Op::get, {"k"}), 9), "\1\0\0\0\0\0\0\0v"s);
+  EXPECT_EQ(ask(older, old(Op::check, {kOurServer}), 1), "\0"s) << "a client would stay older";
 }
 
 TEST_F(StoreServer, AnOlderClientsForgottenWaitIsNotAnswered) {
