@@ -20,6 +20,7 @@ TOOL = sys.argv[1]
 FOLDER = pathlib.Path(__file__).resolve().parent / "store_traces"
 TRACES = [pathlib.Path(name) for name in sys.argv[2:]] or sorted(FOLDER.glob("*.json"))
 TIMEOUT_S = 30
+ABSENT = b"linkspan: this key is absent"
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
@@ -103,6 +104,13 @@ class Traces(unittest.TestCase):
                             told, data = told[:12], data[:12]
                         if told != data:
                             faults.append(f"{step['call']}: {told}, torch's client said {data}")
+                if step["call"]["op"] == "get" and data == bytes(8).hex():
+                    # Ours asks by compare_set, the code before get's, whether the key is absent.
+                    text = len(ABSENT).to_bytes(8, "little") + ABSENT
+                    look = bytes([heard[-1][0] - 1]) + heard[-1][1:] + 2 * text
+                    if (told := receive(connection, len(look))) != look:
+                        faults.append(f"{step['call']}, empty: {told.hex()}")
+                    connection.sendall(bytes(8))
             if more := connection.recv(1):
                 faults.append(f"it asks more than torch's client did: {more.hex()}")
         except (OSError, EOFError, AssertionError) as error:

@@ -9,9 +9,10 @@
 //
 // Values are bytes in a std::string. A key has at most 8 KiB, a value 8 MiB (docs/store.md).
 // Errors: timed_out. disconnected: the server has ended, or has closed the connection because one
-// of its limits was exceeded. invalid_argument, unsupported, no_resource: nothing was done.
-// Threads: any thread, but the destructor is externally synchronised. Calls of one Store run one at
-// a time, and a call that waits delays the others: a thread that waits opens a Store of its own.
+// of its limits was exceeded, or an earlier call had no memory for its answer. invalid_argument,
+// unsupported, no_resource: nothing was done. Threads: any thread, but the destructor is externally
+// synchronised. Calls of one Store run one at a time, and a call that waits delays the others: a
+// thread that waits opens a Store of its own.
 #pragma once
 
 #include <cstdint>

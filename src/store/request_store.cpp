@@ -11,8 +11,10 @@ Store::~Store() = default;
 namespace store {
 namespace {
 
-/// Pause before a queue is checked again after another connection took its value.
+/// Pause before a wait begins again after another connection took what had come.
 constexpr int kLostRaceMs = 1;
+/// A text that compare_set() returns for an absent key, and stores nowhere.
+constexpr const char* kAbsent = "linkspan: this key is absent";
 
 Status refused(const char* what, std::size_t size, std::size_t limit) {
   return {Code::invalid_argument, Scope::request,
@@ -20,13 +22,14 @@ Status refused(const char* what, std::size_t size, std::size_t limit) {
               std::to_string(limit)};
 }
 
-}  // namespace
-
+/// Returns timed_out with the missing keys: "/a", or the first one and how many more.
 Status not_there(const Store::Keys& keys) {
   std::string which = keys.empty() ? "" : "\"" + keys.front().substr(0, 256) + "\"";
   if (keys.size() > 1) which += " and " + std::to_string(keys.size() - 1) + " more";
   return {Code::timed_out, Scope::request, "waited for " + which};
 }
+
+}  // namespace
 
 Result<Request> RequestStore::make(Op op, const Keys& keys, std::vector<std::string> values) const {
   Request request;
@@ -64,10 +67,39 @@ Status RequestStore::set(std::string_view key, std::string_view value) {
 }
 
 Result<std::string> RequestStore::get(std::string_view key, Duration timeout) {
-  if (Status there = wait({std::string(key)}, timeout); !there.ok()) return there;
-  auto answer = ask(Op::get, key);
-  if (!answer.ok()) return answer.status();
-  return std::move(answer->values.at(0));
+  auto request = make(Op::get, {std::string(key)});
+  if (!request.ok()) return request.status();
+  auto values = read(*request, timeout);
+  if (!values.ok()) return values.status();
+  return std::move(values->at(0));
+}
+
+Result<std::vector<std::string>> RequestStore::read(const Request& request, Duration timeout) {
+  const auto deadline = base::Deadline::in(timeout);
+  for (;;) {
+    auto there = await(request.keys, deadline);
+    if (!there.ok()) return there.status();
+    if (!*there) return not_there(request.keys);
+    auto answer = exchange(request, answer_deadline());
+    if (!answer.ok()) return answer.status();
+    std::vector<std::string>& values = answer->values;
+    // An absent key reads as an empty value, and another client may have deleted it by now.
+    bool all = true;
+    for (std::size_t i = 0; all && i < values.size(); ++i) {
+      if (!values[i].empty()) continue;
+      Request look;
+      look.op = Op::compare_set;
+      look.keys = {request.keys[i]};
+      look.values = {kAbsent, kAbsent};
+      auto looked = exchange(look, answer_deadline());
+      if (!looked.ok()) return looked.status();
+      values[i] = std::move(looked->values.at(0));
+      all = values[i] != kAbsent;
+    }
+    if (all) return std::move(values);
+    if (deadline.passed()) return not_there(request.keys);
+    ::poll(nullptr, 0, kLostRaceMs);
+  }
 }
 
 Result<std::int64_t> RequestStore::add(std::string_view key, std::int64_t amount) {
@@ -80,7 +112,9 @@ Status RequestStore::wait(const Keys& keys, Duration timeout) {
   auto request = make(Op::wait, keys);
   if (!request.ok()) return request.status();
   if (keys.empty()) return {};
-  return await(request->keys, base::Deadline::in(timeout));
+  auto there = await(request->keys, base::Deadline::in(timeout));
+  if (!there.ok()) return there.status();
+  return *there ? Status() : not_there(request->keys);
 }
 
 Result<bool> RequestStore::check(const Keys& keys) {
@@ -113,10 +147,7 @@ Result<std::vector<std::string>> RequestStore::multi_get(const Keys& keys, Durat
   auto request = make(Op::multi_get, keys);
   if (!request.ok()) return request.status();
   if (keys.empty()) return std::vector<std::string>();
-  if (Status there = await(request->keys, base::Deadline::in(timeout)); !there.ok()) return there;
-  auto answer = exchange(*request, answer_deadline());
-  if (!answer.ok()) return answer.status();
-  return std::move(answer->values);
+  return read(*request, timeout);
 }
 
 Status RequestStore::multi_set(const Keys& keys, const std::vector<std::string>& values) {
@@ -143,14 +174,18 @@ Status RequestStore::queue_push(std::string_view queue, std::string_view value) 
 }
 
 Result<std::string> RequestStore::queue_pop(std::string_view queue, Duration timeout) {
+  auto request = make(Op::queue_pop, {std::string(queue)});
+  if (!request.ok()) return request.status();
   const auto deadline = base::Deadline::in(timeout);
   for (;;) {
+    // Even where the wait was in vain there may be a value: a server wakes one client for each, and
+    // that one may not pop it.
     if (timeout > Duration::zero())
-      if (Status there = wait({std::string(queue)}, deadline.left()); !there.ok()) return there;
-    auto answer = ask(Op::queue_pop, queue);
+      if (auto there = await(request->keys, deadline); !there.ok()) return there.status();
+    auto answer = exchange(*request, answer_deadline());
     if (!answer.ok()) return answer.status();
     if (!answer->values.empty()) return std::move(answer->values.front());
-    if (deadline.passed()) return not_there({std::string(queue)});
+    if (deadline.passed()) return not_there(request->keys);
     ::poll(nullptr, 0, kLostRaceMs);
   }
 }

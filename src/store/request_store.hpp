@@ -40,8 +40,8 @@ class RequestStore : public Store {
       : timeout_(timeout), prefix_(std::move(prefix)) {}
 
   virtual Result<Message> exchange(const Request& request, base::Deadline deadline) = 0;
-  /// Waits for keys, given with their prefix.
-  virtual Status await(const Keys& keys, base::Deadline deadline) = 0;
+  /// Waits for keys, given with their prefix. Returns false if some were absent at the deadline.
+  virtual Result<bool> await(const Keys& keys, base::Deadline deadline) = 0;
 
   base::Deadline answer_deadline() const { return base::Deadline::in(timeout_); }
   const Limits& limits() const noexcept { return limits_; }
@@ -50,13 +50,12 @@ class RequestStore : public Store {
   Result<Request> make(Op op, const Keys& keys, std::vector<std::string> values = {}) const;
   Result<Message> ask(Op op, std::string_view key, std::vector<std::string> values = {},
                       std::int64_t number = 0);
+  /// Waits for the keys of a `get` or `multi_get`, and returns the values.
+  Result<std::vector<std::string>> read(const Request& request, Duration timeout);
 
   const Duration timeout_;
   const std::string prefix_;
   const Limits limits_{};
 };
-
-/// Returns timed_out with the missing keys: "/a", or the first one and how many more.
-Status not_there(const Store::Keys& keys);
 
 }  // namespace linkspan::store

@@ -59,10 +59,12 @@ Status StoreClient::send(const Request& request, Deadline deadline) {
 
 Result<Message> StoreClient::receive(Op op, std::size_t keys, const Limits& limits,
                                      Deadline deadline) {
+  midway_ = true;  // also where an exception leaves this function
   MessageReader reader = MessageReader::of_answer(op, keys, limits);
   for (;;) {
     auto whole = reader.read(input_);
     if (!whole.ok()) return whole.status();
+    midway_ = !*whole;
     if (*whole) return std::move(reader.message());
     auto more = net::receive_some(socket_, kClientRead, deadline);
     if (!more.ok()) return more.status();

@@ -20,6 +20,8 @@ class StoreClient {
 
   Dialect dialect() const noexcept { return dialect_; }
   const base::Fd& socket() const noexcept { return socket_; }
+  /// Whether the last receive() has not received its whole answer.
+  bool midway() const noexcept { return midway_; }
 
   Status send(const Request& request, base::Deadline deadline);
   Result<Message> receive(Op op, std::size_t keys, const Limits& limits, base::Deadline deadline);
@@ -28,10 +30,11 @@ class StoreClient {
   base::Fd socket_;
   Dialect dialect_;
   Buffer input_;
+  bool midway_ = false;
 };
 
 /// Connects to a server and sends a first request in the dialect that the server understands.
-/// unreachable: no process listens there.
+/// unreachable: no process listens there. disconnected: the server has no room, for example.
 Result<StoreClient> meet(const std::vector<net::TcpAddress>& addresses, StoreDialect wish,
                          const Limits& limits, base::Deadline deadline);
 

@@ -60,7 +60,7 @@ class TcpStore final : public RequestStore {
     return answer;
   }
 
-  Status await(const Keys& keys, Deadline deadline) override {
+  Result<bool> await(const Keys& keys, Deadline deadline) override {
     const auto connection_lock = lock_connection(deadline);
     if (Status ready = be_ready(connection_lock, answer_deadline()); !ready.ok()) return ready;
     Request request;
@@ -68,15 +68,15 @@ class TcpStore final : public RequestStore {
     request.keys = keys;
     if (Status sent = client_->send(request, answer_deadline()); !sent.ok()) return ended(sent);
     auto answer = client_->receive(Op::wait, 0, limits(), deadline);
-    if (answer.ok()) return {};
+    if (answer.ok()) return true;
     if (answer.status().code() != Code::timed_out) return ended(answer.status());
     if (client_->dialect() == Dialect::older) {
       // The older dialect cannot cancel a wait, so the connection is closed; the next call opens
       // another.
       replace(std::nullopt);
-      return not_there(keys);
+      return false;
     }
-    return cancel_wait(keys);
+    return cancel_wait();
   }
 
  private:
@@ -149,7 +149,8 @@ class TcpStore final : public RequestStore {
     }
   }
 
-  Status cancel_wait(const Keys& keys) {
+  /// Returns whether the keys were there before the server heard of it.
+  Result<bool> cancel_wait() {
     Request request;
     request.op = Op::cancel_wait;
     const Deadline deadline = base::Deadline::in(kCancel);
@@ -157,21 +158,22 @@ class TcpStore final : public RequestStore {
     for (bool there = false;; there = true) {
       auto answer = client_->receive(Op::cancel_wait, 0, limits(), deadline);
       if (!answer.ok()) return ended(answer.status());
-      if (answer->number == kWaitCanceled) return there ? Status() : not_there(keys);
+      if (answer->number == kWaitCanceled) return there;
       if (there)
         return ended({Code::corrupt, Scope::peer, "the store's server answers a wait twice"});
     }
   }
 
   /// Reserves the connection for one call. lock_connection() returns null if other calls had it
-  /// until the deadline. (Not std::timed_mutex, because clang 14's ThreadSanitizer does not know
-  /// its calls.)
+  /// until the deadline, and in a forked child, where no call would ever free it. (Not
+  /// std::timed_mutex, because clang 14's ThreadSanitizer does not know its calls.)
   struct UnlockConnection {
     void operator()(TcpStore* store) const { store->unlock_connection(); }
   };
   using ConnectionLock = std::unique_ptr<TcpStore, UnlockConnection>;
 
   ConnectionLock lock_connection(Deadline deadline) LINKSPAN_EXCLUDES(mutex_) {
+    if (fork_.forked()) return nullptr;
     const base::MutexLock lock(mutex_);
     while (busy_) {
       if (deadline.passed()) return nullptr;
@@ -200,6 +202,8 @@ class TcpStore final : public RequestStore {
       if (closing_) return closed();
     }
     if (!failure_.ok()) return failure_;
+    if (client_ && client_->midway())
+      return ended({Code::disconnected, Scope::peer, "given up when memory ended in an answer"});
     if (client_) return {};
     auto met = meet(addresses_, StoreDialect::older, limits(), deadline);
     if (!met.ok()) return ended(met.status());

@@ -228,5 +228,32 @@ TEST_F(WithoutMemory, AStoreGoesOn) {
   EXPECT_EQ(status.to_string(), "ok");
 }
 
+TEST_F(WithoutMemory, AStoreGivesNoBytesOfAnotherAnswer) {
+  const auto server = take(open_tcp_store({.port = 0, .role = StoreRole::serve, .timeout = 10s}));
+  const std::string at = server->address();
+  const auto port = static_cast<std::uint16_t>(std::stoul(at.substr(at.rfind(':') + 1)));
+  must(server->set("large", std::string(100'000, 'x')));
+  must(server->set("small", "right"));
+  const auto meet = [&] {
+    return take(open_tcp_store({.port = port, .role = StoreRole::connect, .timeout = 10s}));
+  };
+  auto client = meet();
+  std::size_t given_up = 0;
+  const auto check = [&](bool threw) {
+    const auto small = client->get("small", 10s);
+    if (small.ok()) {
+      EXPECT_EQ(*small, "right");
+    } else {
+      EXPECT_TRUE(threw) << small.status().to_string();
+      EXPECT_EQ(small.status().code(), Code::disconnected) << small.status().to_string();
+      ++given_up;
+    }
+    client = meet();
+  };
+  fail_each_allocation([&] { (void)client->get("large", 10s); }, check);
+  EXPECT_GT(given_up, 0U);
+  fail_each_allocation([&] { (void)client->get("none", 10ms); }, check);
+}
+
 }  // namespace no_memory_test
 }  // namespace linkspan::test

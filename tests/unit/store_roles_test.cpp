@@ -178,5 +178,28 @@ TEST(StoreRoles, AForkedChildIsTold) {
   EXPECT_EQ(*store->add("n", 1), 1);
 }
 
+TEST(StoreRoles, AForkedChildIsToldAtOnce_WhenACallOfTheParentWaits) {
+  const auto server = open(at_port(0, StoreRole::serve));
+  ASSERT_NE(server, nullptr);
+  auto options = at_port(port_of(*server));
+  options.timeout = 10s;
+  const auto store = open(options);
+  ASSERT_NE(store, nullptr);
+  auto waits = std::async(std::launch::async, [&] { return store->get("later", 60s); });
+  EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto limit = base::Deadline::in(5s);
+    const bool told = code_of(store->set("k", "v")) == Code::invalid_argument &&
+                      code_of(store->get("k", 10s)) == Code::invalid_argument;
+    ::_exit(told && !limit.passed() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(server->set("later", "now").ok());
+  EXPECT_EQ(code_of(waits.get()), Code::ok);
+}
+
 }  // namespace store_roles_test
 }  // namespace linkspan::test
