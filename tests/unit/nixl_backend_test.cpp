@@ -206,6 +206,22 @@ TEST_F(NixlBackend, AnswersThatThePeerIsGone_WhenItEnded) {
   EXPECT_EQ(here.backend.releaseReqH(request), Answer::success);
 }
 
+TEST_F(NixlBackend, ReachesALiveAgent_BesideManyDeadOnes) {
+  for (int i = 0; i < 24; ++i) {  // three times as many as the Engine has threads to connect
+    std::string info;
+    ASSERT_EQ(Agent("dead").backend.getConnInfo(info), Answer::success);
+    ASSERT_EQ(here.backend.loadRemoteConnInfo("dead " + std::to_string(i), info), Answer::success);
+  }
+  Agent live("live");
+  std::string info;
+  ASSERT_EQ(live.backend.getConnInfo(info), Answer::success);
+  ASSERT_EQ(here.backend.loadRemoteConnInfo("live", info), Answer::success);
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(here.backend.genNotif("live", "hello"), Answer::success);
+  EXPECT_EQ(live.notifications(1), (abi::Notifications{{"here", "hello"}}));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 9s);
+}
+
 using NixlBackendOnDevice = cuda::OnDevice;
 
 TEST_F(NixlBackendOnDevice, MovesMemoryOfAGpu) {

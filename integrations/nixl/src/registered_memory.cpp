@@ -6,30 +6,35 @@ namespace linkspan::nixl {
 namespace {
 
 constexpr Duration kEnd = std::chrono::milliseconds(200), kEndLater = std::chrono::seconds(10);
+constexpr Duration kPause = std::chrono::seconds(1);  // after a call that ended nothing
 
-/// Asks for the end of a registration until it has come.
+/// Asks for the end of a registration until it has come. It is called after each future that is
+/// done, also of others, so it keeps the pause itself.
 struct EndTask {
   const Services& services;
   Region region;
   std::string memory;
   std::shared_ptr<std::atomic<int>> ending;
   std::optional<Future<void>> call{};
+  base::Time next{};  // there is no call before it
 
   std::optional<base::Time> operator()() {
-    if (call && call->done()) {
-      Status end = call->wait({});
-      if (end.ok() || end.code() == Code::invalid_argument || end.code() == Code::not_found) {
-        --*ending;
-        return std::nullopt;
-      }
-      services.log.write(base::Level::warning, memory + " is still used: " + end.to_string());
-      call.reset();
-    }
+    const base::Time now = base::Clock::steady().now();
+    if (!call && now < next) return next;
     if (!call) {
       call = services.engine.invalidate_async(region, kEndLater);
-      services.tasks.watch(*call);
+      if (!call->done()) services.tasks.watch(*call);
     }
-    return base::Clock::steady().now() + kEndLater;
+    if (!call->done()) return now + kEndLater;
+    Status end = call->wait({});
+    call.reset();
+    if (end.ok() || end.code() == Code::invalid_argument || end.code() == Code::not_found) {
+      --*ending;
+      return std::nullopt;
+    }
+    if (end.code() != Code::no_resource)  // else too many others are asked for
+      services.log.write(base::Level::warning, memory + " is still used: " + end.to_string());
+    return next = now + kPause;
   }
 };
 

@@ -11,7 +11,13 @@
 namespace linkspan::nixl {
 namespace {
 
-constexpr Duration kConnect = std::chrono::seconds(10), kImport = std::chrono::seconds(10);
+// A call to a dead or stopped peer occupies one of the Engine's threads for its whole time-out,
+// which also counts while it waits for one. So the calls are short, and repeated.
+constexpr Duration kCall = std::chrono::seconds(2);
+constexpr Duration kPause = std::chrono::seconds(2);     // after an attempt that was refused
+constexpr Duration kRefused = std::chrono::seconds(10);  // until an agent that refuses is lost,
+constexpr Duration kSilent = std::chrono::seconds(30);   // and one that may not have been asked
+constexpr Duration kClose = std::chrono::seconds(10);
 constexpr Duration kMessage = std::chrono::seconds(30);
 constexpr Duration kFullRing = std::chrono::milliseconds(5);  // until a peer's ring is tried again
 constexpr std::size_t kMaxWaiting = 4096;
@@ -20,6 +26,13 @@ bool is_this_host(const std::string& boot_id) {
   const auto mine = base::this_process().boot_id;
   return boot_id.size() == mine.size() &&
          std::memcmp(boot_id.data(), mine.data(), mine.size()) == 0;
+}
+
+/// Differs from call to call. Calls of one time-out would end together, and those that got a thread
+/// once would get it again.
+Duration time_out() {
+  constexpr auto kHalf = static_cast<std::uint64_t>(kCall.count() / 2);
+  return kCall / 2 + Duration(static_cast<Duration::rep>(base::random_u64() % kHalf));
 }
 
 Status pending(const char* what) { return {Code::pending, Scope::request, what}; }
@@ -34,12 +47,10 @@ RemoteAgent::RemoteAgent(const Services& services, std::string name, AgentAddres
 
 void RemoteAgent::connect() {
   base::MutexLock lock(mutex_);
-  if (connecting_ || !end_.ok()) return;
-  connecting_ = services_.engine.connect_async(
-      address_.addresses,
-      {.timeout = kConnect, .expect = address_.engine, .secret = address_.secret});
-  services_.tasks.watch(*connecting_);
+  if (began_ || !end_.ok()) return;
+  began_ = base::Clock::steady().now();
   start_task();
+  (void)try_connect();
 }
 
 Result<Peer> RemoteAgent::peer() {
@@ -55,22 +66,41 @@ bool RemoteAgent::is_usable() {
 
 Result<Peer> RemoteAgent::find_peer() {
   if (!end_.ok()) return end_;
-  if (!peer_.valid()) {
-    if (!connecting_ || !connecting_->done()) return pending("the agent is not connected yet");
-    auto met = connecting_->wait({});
-    if (met.ok()) {
-      peer_ = *std::move(met);
-    } else {
-      end_ = Status(Code::disconnected, Scope::peer,
-                    "agent \"" + name_ + "\" cannot be reached: " + met.status().to_string());
-      services_.log.write(base::Level::warning, end_.what());
-      return end_;
-    }
-  }
+  if (!peer_.valid())
+    if (Status met = try_connect(); !met.ok()) return met;
   if (peer_.state() == PeerState::up) return peer_;
   end_ =
       Status(Code::disconnected, Scope::peer,
              "agent \"" + name_ + "\" is disconnected: load its metadata again once it is there");
+  return end_;
+}
+
+/// Starts an attempt if none goes on, and takes the peer if it has succeeded.
+Status RemoteAgent::try_connect() {
+  const base::Time now = base::Clock::steady().now();
+  if (!connecting_ && began_ && now >= next_attempt_) {
+    connecting_ = services_.engine.connect_async(
+        address_.addresses,
+        {.timeout = time_out(), .expect = address_.engine, .secret = address_.secret});
+    if (!connecting_->done()) services_.tasks.watch(*connecting_);
+  }
+  if (!connecting_ || !connecting_->done()) return pending("the agent is not connected yet");
+  auto met = connecting_->wait({});
+  connecting_.reset();
+  if (met.ok()) {
+    peer_ = *std::move(met);
+    return {};
+  }
+  const Code code = met.status().code();
+  const bool silent = code == Code::timed_out || code == Code::no_resource;
+  if ((silent && now < *began_ + kSilent) ||
+      (code == Code::unreachable && now < *began_ + kRefused)) {
+    next_attempt_ = code == Code::timed_out ? now : now + kPause;  // perhaps it was not begun
+    return pending("the agent is not connected yet");
+  }
+  end_ = Status(Code::disconnected, Scope::peer,
+                "agent \"" + name_ + "\" cannot be reached: " + met.status().to_string());
+  services_.log.write(base::Level::warning, end_.what());
   return end_;
 }
 
@@ -84,7 +114,8 @@ std::optional<base::Time> RemoteAgent::step() {
   base::MutexLock lock(mutex_);
   const base::Time now = base::Clock::steady().now();
   auto peer = find_peer();
-  if (!peer.ok() && peer.status().code() == Code::pending) return now + kConnect;
+  if (!peer.ok() && peer.status().code() == Code::pending)
+    return connecting_ ? now + kCall : next_attempt_;
   if (!peer.ok()) {
     drop_messages(peer.status());
   } else {
@@ -127,14 +158,18 @@ Status RemoteAgent::notify(std::vector<std::byte> message) {
 
 void RemoteAgent::close() {
   base::MutexLock lock(mutex_);
-  if (connecting_) connecting_->cancel();
+  if (connecting_) {
+    connecting_->cancel();  // too late if it has ended: then the peer is still to be taken
+    if (auto met = connecting_->wait({}); met.ok()) peer_ = *std::move(met);
+    connecting_.reset();
+  }
   if (end_.ok())
     end_ = Status(Code::disconnected, Scope::peer, "agent \"" + name_ + "\" was removed");
   if (!peer_.valid()) return;
   // The call ends the transfers; whether the peer has let go is asked again until it has.
   if (peer_.close({}).code() != Code::pending) return;
   services_.tasks.add(
-      [peer = peer_, deadline = base::Deadline::in(kConnect)]() -> std::optional<base::Time> {
+      [peer = peer_, deadline = base::Deadline::in(kClose)]() -> std::optional<base::Time> {
         if (peer.close({}).code() != Code::pending || deadline.passed()) return std::nullopt;
         return base::Clock::steady().now() + kFullRing;
       });
@@ -170,17 +205,19 @@ void RemoteAgent::check_path(const Peer& peer, Op op, const Region& local,
 Result<RemoteRegion> RemoteMemory::region() {
   base::MutexLock lock(mutex_);
   if (region_.valid()) return region_;
-  if (!import_) {
-    auto peer = agent_->peer();
-    if (!peer.ok()) return peer.status();
-    import_ = peer->lookup_async(address_.published, kImport);
-    services_.tasks.watch(*import_);
+  for (;;) {
+    if (!import_) {
+      auto peer = agent_->peer();
+      if (!peer.ok()) return peer.status();
+      import_ = peer->lookup_async(address_.published, time_out());
+      if (!import_->done()) services_.tasks.watch(*import_);
+    }
+    if (!import_->done()) return pending("the memory is not imported yet");
+    auto imported = import_->wait({});
+    import_.reset();  // after an error the next transfer tries again
+    if (imported.ok()) region_ = *imported;
+    if (imported.status().code() != Code::timed_out) return imported;
   }
-  if (!import_->done()) return pending("the memory is not imported yet");
-  auto imported = import_->wait({});
-  import_.reset();  // after an error the next transfer tries again
-  if (imported.ok()) region_ = *imported;
-  return imported;
 }
 
 }  // namespace linkspan::nixl

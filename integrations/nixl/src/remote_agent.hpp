@@ -41,7 +41,8 @@ class RemoteAgent : public std::enable_shared_from_this<RemoteAgent> {
   const AgentAddress& address() const noexcept { return address_; }
   bool is_on_this_host() const noexcept { return is_on_this_host_; }
 
-  /// Starts to connect, at the first call.
+  /// Starts to connect, at the first call. An agent that refuses is lost after 10 s, one that does
+  /// not answer after 30 s.
   void connect() LINKSPAN_EXCLUDES(mutex_);
   /// Returns the connected peer. pending: not yet. disconnected: no more, or it did not answer.
   Result<Peer> peer() LINKSPAN_EXCLUDES(mutex_);
@@ -64,6 +65,7 @@ class RemoteAgent : public std::enable_shared_from_this<RemoteAgent> {
   };
 
   Result<Peer> find_peer() LINKSPAN_REQUIRES(mutex_);
+  Status try_connect() LINKSPAN_REQUIRES(mutex_);
   void start_task() LINKSPAN_REQUIRES(mutex_);
   std::optional<base::Time> step() LINKSPAN_EXCLUDES(mutex_);
   void drop_messages(const Status& why) LINKSPAN_REQUIRES(mutex_);
@@ -74,7 +76,9 @@ class RemoteAgent : public std::enable_shared_from_this<RemoteAgent> {
   const bool is_on_this_host_;
   base::Mutex mutex_;
   bool has_task_ LINKSPAN_GUARDED_BY(mutex_) = false;
-  std::optional<Future<Peer>> connecting_ LINKSPAN_GUARDED_BY(mutex_);
+  std::optional<base::Time> began_ LINKSPAN_GUARDED_BY(mutex_);  // to connect
+  base::Time next_attempt_ LINKSPAN_GUARDED_BY(mutex_){};
+  std::optional<Future<Peer>> connecting_ LINKSPAN_GUARDED_BY(mutex_);  // an attempt that goes on
   Peer peer_ LINKSPAN_GUARDED_BY(mutex_);
   Status end_ LINKSPAN_GUARDED_BY(mutex_);  // why there is no peer any more
   std::deque<Message> outbox_ LINKSPAN_GUARDED_BY(mutex_);
@@ -88,7 +92,8 @@ class RemoteMemory {
       : services_(services), agent_(std::move(agent)), address_(std::move(address)) {}
 
   const std::shared_ptr<RemoteAgent>& agent() const noexcept { return agent_; }
-  /// Returns the region, and starts its import if nothing did. pending: not yet.
+  /// Returns the region, and starts its import if nothing did. pending: not yet. no_resource: too
+  /// many imports go on.
   Result<RemoteRegion> region() LINKSPAN_EXCLUDES(mutex_);
 
  private:

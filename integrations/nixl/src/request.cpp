@@ -8,7 +8,8 @@ namespace linkspan::nixl {
 namespace {
 
 constexpr Duration kRetry = std::chrono::milliseconds(5);  // of a submission that found no room
-constexpr std::uint64_t kBytesPerSecond = 1'000'000'000;   // what a deadline allows for at least
+constexpr Duration kRetryImport = std::chrono::seconds(1);
+constexpr std::uint64_t kBytesPerSecond = 1'000'000'000;  // what a deadline allows for at least
 
 }  // namespace
 
@@ -104,7 +105,7 @@ Status Request::import() {
     else if (remote.status().code() == Code::pending)
       waits = remote.status();  // the imports of the others start meanwhile
     else
-      return remote.status();
+      return remote.status();  // no_resource: those of the others could not start either
   }
   if (waits.ok()) parts_ = std::move(parts);
   return waits;
@@ -129,9 +130,9 @@ std::optional<base::Time> Request::step() {
   base::MutexLock lock(mutex_);
   if (state_ == State::waiting) (void)advance();
   if (state_ != State::waiting) return std::nullopt;
-  // Connects and imports wake the tasks; room for a submission does not.
-  const Duration left = posted_.deadline->left();
-  return base::Clock::steady().now() + (parts_.empty() ? left : std::min(left, kRetry));
+  // Connects and imports wake the tasks; room for a submission or for a further import does not.
+  return base::Clock::steady().now() +
+         std::min(posted_.deadline->left(), parts_.empty() ? kRetryImport : kRetry);
 }
 
 Status Request::release() {

@@ -139,6 +139,11 @@ class Pair:
         sides = [(self.here[0], self.size)], [(self.there[0], self.size)]
         return self.a.ask("prepare", "a", op, "b", *sides)
 
+    def write_all(self) -> int:
+        """Prepares a transfer of all memories."""
+        memories = self.here, self.there
+        return self.a.ask("prepare_pages", "a", "WRITE", "b", self.size, *memories, [(0, 0)])
+
     def check(self) -> None:
         """A transfer arrives, with its notification."""
         handle = self.write()

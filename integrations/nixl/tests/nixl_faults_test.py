@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from agents import Failed, Pair, idle_processes, start  # noqa: F401
 
 BIG = 16 << 20  # more than sockets buffer
+MANY = 1100  # an Engine has 1024 calls of a kind
 
 
 def in_flight(start) -> tuple[Pair, int]:  # noqa: F811
@@ -108,6 +110,64 @@ def test_deregistering_in_flight(start) -> None:  # noqa: F811
     state, _ = pair.a.ask("wait", "a", handle)
     assert "ancel" in state, state
     pair.b.go_on()
+
+
+def idle_cpu(pair: Pair) -> float:
+    """Returns the seconds of CPU time that a takes in one while nothing asks it, once it has made
+    all calls."""
+    time.sleep(1)
+    before = pair.a.ask("cpu")
+    time.sleep(1)
+    return pair.a.ask("cpu") - before
+
+
+def test_deregistering_more_than_an_engine_ends_at_once(start) -> None:  # noqa: F811
+    pair = Pair(start, BIG // 1024, MANY, network=True)
+    pair.check()
+    handle = pair.write_all()
+    pair.a.ask("post", "a", handle)
+    assert pair.a.ask("wait", "a", handle)[0] == "DONE"  # all is imported
+    pair.b.stop()
+    pair.a.ask("post", "a", handle)
+    assert pair.a.ask("deregister", "a", pair.here[0]) < 2
+    assert idle_cpu(pair) < 0.4  # the Engine alone takes 0.26, also for 1000
+    assert pair.a.ask("said").count("\n") < 3 * MANY
+
+
+def test_importing_more_than_an_engine_looks_up_at_once(start) -> None:  # noqa: F811
+    pair = Pair(start, 64, MANY)
+    pair.check()
+    pair.b.stop()
+    handle = pair.write_all()
+    pair.a.ask("post", "a", handle)
+    assert idle_cpu(pair) < 0.2
+    pair.b.go_on()
+    assert pair.a.ask("wait", "a", handle)[0] == "DONE"
+    for index in (0, MANY - 1):
+        there = pair.b.ask("digest", pair.there[index])
+        assert there == pair.a.ask("digest", pair.here[index])
+
+
+def test_importing_beside_stopped_peers(start) -> None:  # noqa: F811
+    a, stopped, live = start(), start(), start()
+    a.ask("open", "a")
+    (here,) = a.ask("register", "a", 64)
+    places = [(stopped, f"stopped {i}") for i in range(9)] + [(live, "live")]  # of 8 threads
+    handles = []
+    for process, name in places:
+        process.ask("open", name)
+        (there,) = process.ask("register", name, 64, 1, 5)
+        a.ask("add", "a", process.ask("metadata", name))
+        a.ask("notify", "a", name, b"connected")
+        assert process.ask("notifications", name, 1) == {"a": [b"connected"]}
+        handles.append((name, [(here, 64)], [(there, 64)]))
+    stopped.stop()
+    for each in handles:
+        handle = a.ask("prepare", "a", "READ", *each)
+        a.ask("post", "a", handle)
+    state, seconds = a.ask("wait", "a", handle)
+    assert state == "DONE" and seconds < 9
+    assert a.ask("digest", here) == live.ask("digest", handles[-1][2][0][0])
 
 
 def test_deregistering_what_a_peer_has_imported(start) -> None:  # noqa: F811
