@@ -206,6 +206,34 @@ TEST_F(NixlBackend, AnswersThatThePeerIsGone_WhenItEnded) {
   EXPECT_EQ(here.backend.releaseReqH(request), Answer::success);
 }
 
+TEST_F(NixlBackend, CancelsATransfer_ThatIsReadyWhenItsDeadlineHasPassed) {
+  Agent late("late", {{"listen", "none"}, {"deadline_s", "1e-9"}});
+  late.register_memory(here.memory.address, kBytes, abi::Memory::dram);
+  late.load(there, abi::Memory::dram);
+  ASSERT_EQ(late.backend.genNotif("there", "connected"), Answer::success);
+  ASSERT_EQ(there.notifications(1).size(), 1u);
+  EXPECT_EQ(late.write(there, 0, 1, ""), Answer::canceled);
+  std::this_thread::sleep_for(50ms);  // until the memory is imported
+  EXPECT_EQ(late.write(there, 0, 1, ""), Answer::canceled);
+}
+
+TEST_F(NixlBackend, ReachesAgentsOfAnyName) {
+  std::string cut_in_a_character = "x";
+  while (cut_in_a_character.size() < 250) cut_in_a_character += "\u00e9";
+  for (const std::string& name : {cut_in_a_character, std::string("\xff\xfe"),
+                                  std::string("two\nlines\0", 10), std::string("\u200b")}) {
+    Agent other(name);
+    other.register_memory(there.memory.address, kBytes, abi::Memory::dram);
+    here.backend.unloadMD(here.loaded);
+    here.load(other, abi::Memory::dram);
+    other.load(here, abi::Memory::dram);
+    EXPECT_EQ(here.write(other, 0, 1, "there"), Answer::success) << name;
+    EXPECT_EQ(other.notifications(1), (abi::Notifications{{"here", "there"}})) << name;
+    EXPECT_EQ(other.backend.genNotif("here", "back"), Answer::success) << name;
+    EXPECT_EQ(here.notifications(1), (abi::Notifications{{name, "back"}}));
+  }
+}
+
 TEST_F(NixlBackend, ReachesALiveAgent_BesideManyDeadOnes) {
   for (int i = 0; i < 24; ++i) {  // three times as many as the Engine has threads to connect
     std::string info;

@@ -61,6 +61,7 @@ TEST(NixlOptions, AreIgnored_WhenTheyAreOfOtherBackends) {
 TEST(NixlOptions, NameTheParameter_WhenItsValueIsWrong) {
   for (const auto& [name, value] : {std::pair{"deadline_s", "soon"},
                                     {"deadline_s", "0"},
+                                    {"deadline_s", "1e-10"},
                                     {"deadline_s", "nan"},
                                     {"deadline_s", "1e9"},
                                     {"listen", "eth0"},

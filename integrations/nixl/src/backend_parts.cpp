@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -29,6 +30,14 @@ Result<std::string> random_text(std::size_t bytes) {
   return hex_of(std::span(random).first(bytes));
 }
 
+/// Keeps what every Engine shows as it is: one compares a peer's name as it shows it.
+std::string shown_name(const std::string& agent) {
+  std::string out = agent.substr(0, kMaxShownName);
+  std::ranges::replace_if(
+      out, [](char each) { return each < ' ' || each > '~'; }, '?');
+  return out;
+}
+
 Status listen(Engine& engine, const BackendOptions& options, const base::Log& log) {
   Status local = options.unix_socket ? engine.listen() : Status();
   Status remote = options.listen.empty() ? Status() : engine.listen(options.listen);
@@ -54,7 +63,7 @@ Result<std::unique_ptr<BackendParts>> BackendParts::open(const std::string& agen
   auto secret = random_text(kSecretBytes);
   if (!unique.ok()) return unique.status();
   if (!secret.ok()) return secret.status();
-  options.engine.name = agent.substr(0, kMaxShownName) + "/" + *unique;
+  options.engine.name = shown_name(agent) + "/" + *unique;
   options.engine.secret = *secret;
   options.engine.security =
       environment->security == Security::encrypted ? Security::encrypted : Security::authenticated;

@@ -22,7 +22,7 @@ constexpr std::string_view kIgnored[] = {"num_threads",
                                          "ucx_num_device_channels",
                                          "ucx_error_handling_mode"};
 
-constexpr double kMaxDeadline = 86400;
+constexpr double kMinDeadline = 1e-9, kMaxDeadline = 86400;
 constexpr std::string_view kYes = "yes";
 
 bool is_yes_or_no(const std::string& value) { return value == kYes || value == "no"; }
@@ -53,8 +53,8 @@ Result<BackendOptions> BackendOptions::parse(const abi::Parameters& parameters) 
   for (const auto& [name, value] : parameters) {
     if (name == "deadline_s") {
       const auto seconds = number_of(value);
-      if (!seconds || !(*seconds > 0 && *seconds <= kMaxDeadline))
-        return refused(name, value, "a number of seconds above 0, at most 86400");
+      if (!seconds || !(*seconds >= kMinDeadline && *seconds <= kMaxDeadline))
+        return refused(name, value, "a number of seconds from 1e-9 to 86400");
       out.deadline = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
     } else if (name == "listen") {
       if (value != "none" && value.rfind("tcp:", 0) != 0)

@@ -114,6 +114,8 @@ Status Request::import() {
 Result<Transfer> Request::submit(const Peer& peer) {
   TransferOptions options = services_.transfer;
   options.deadline = posted_.deadline->left();
+  if (options.deadline == Duration::zero())  // which means the Engine's default
+    return Status(Code::pending, Scope::request, "it was ready too late");
   options.notification = posted_.notification;
   // prepare() chooses the best path, which may not be the required one.
   if (posted_.count == 0 || !options.require.empty())
