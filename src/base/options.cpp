@@ -70,7 +70,7 @@ constexpr OptionInfo kTable[] = {
      "Whether profilers such as Nsight Systems show each transfer as a range (NVTX)."},
 };
 
-constexpr std::uint64_t kMaxCpuThreads = 256, kMaxCtas = 65535, kMaxRelayGpus = 15;
+constexpr std::uint64_t kMaxCtas = 65535, kMaxRelayGpus = 15;
 constexpr std::uint64_t kMaxStagingMib = std::uint64_t{1} << 20;
 constexpr std::size_t kMinSecret = 16, kMaxSecret = 4096;
 constexpr std::uint64_t kMaxMilliseconds = std::uint64_t{7} * 24 * 3600 * 1000;

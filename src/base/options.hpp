@@ -33,6 +33,8 @@ struct OptionInfo {
 };
 std::span<const OptionInfo> option_table() noexcept;
 
+inline constexpr std::uint64_t kMaxCpuThreads = 256;  ///< Of an Engine, wherever it is set.
+
 /// The value of an option as text, and what set it.
 struct Setting {
   std::string from;   ///< A variable, or a key of EngineOptions::transport.

@@ -27,6 +27,16 @@ base::LogSink sink_to(const std::shared_ptr<base::LogQueue>& queue) {
   return [queue](base::Level level, std::string_view text) { queue->push(level, text); };
 }
 
+/// 0 leaves the environment's number or the default.
+Status set_cpu_threads(unsigned wanted, base::Options& settings) {
+  if (wanted == 0) return {};
+  std::uint64_t number = 0;
+  Status status = base::Setting{"EngineOptions::cpu_threads", std::to_string(wanted)}.read_number(
+      1, base::kMaxCpuThreads, number);
+  if (status.ok()) settings.cpu_threads = static_cast<unsigned>(number);
+  return status;
+}
+
 /// Lets the security and the secret of the options win over those of the environment.
 Status set_security(const EngineOptions& options, base::Options& settings) {
   if (options.security) {
@@ -56,7 +66,7 @@ Result<std::unique_ptr<EngineContext>> EngineContext::create(const EngineOptions
   auto settings = base::Options::from_environment();
   if (!settings.ok()) return settings.status();
   if (!options.socket_dir.empty()) settings->socket_dir = options.socket_dir;
-  if (options.cpu_threads != 0) settings->cpu_threads = options.cpu_threads;
+  if (Status s = set_cpu_threads(options.cpu_threads, *settings); !s.ok()) return s;
   if (options.copy_ctas) settings->copy_ctas = options.copy_ctas;
   if (options.relay_gpus) settings->relay_gpus = *options.relay_gpus;
   if (options.calibrate) settings->calibrate = *options.calibrate;

@@ -116,6 +116,10 @@ TEST_F(CApiPair, WhatIsNoShapeIsRefused) {
   const linkspan_block block = {0, 0, 1};
   linkspan_strides strides = LINKSPAN_STRIDES_INIT;
   shape = shape_of(block);
+  shape.block_count = SIZE_MAX;
+  EXPECT_EQ(moved(LINKSPAN_WRITE, shape), LINKSPAN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("18446744073709551615 blocks are more")) << linkspan_last_error();
+  shape = shape_of(block);
   shape.strides = &strides;
   EXPECT_EQ(moved(LINKSPAN_WRITE, shape), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_EQ(moved(2, shape_of(block)), LINKSPAN_INVALID_ARGUMENT);
@@ -507,6 +511,17 @@ TEST_F(CApiPairs, NameThePairThatIsWrong) {
                                          &shape, nullptr, &transfer),
             LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("no pair of regions was given")) << linkspan_last_error();
+  const linkspan_transfer_part part = {locals_[0], remotes_[0], &shape};
+  for (const std::size_t count : {std::size_t{65537}, std::size_t{1} << 40, SIZE_MAX}) {
+    const std::string text = std::to_string(count) + " pairs of regions in one transfer; at most";
+    EXPECT_EQ(linkspan_peer_submit_parts(peer_, LINKSPAN_WRITE, &part, count, nullptr, &transfer),
+              LINKSPAN_INVALID_ARGUMENT);
+    EXPECT_TRUE(says(text)) << linkspan_last_error();
+    EXPECT_EQ(linkspan_peer_submit_regions(peer_, LINKSPAN_WRITE, locals_.data(), remotes_.data(),
+                                           count, &shape, nullptr, &transfer),
+              LINKSPAN_INVALID_ARGUMENT);
+    EXPECT_TRUE(says(text)) << linkspan_last_error();
+  }
   EXPECT_EQ(transfer, nullptr);
 }
 

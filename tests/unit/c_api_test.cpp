@@ -89,6 +89,14 @@ TEST(CApi, WrongValuesAreNamed) {
   options.copy_ctas = -2;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
   EXPECT_TRUE(says("copy_ctas is -2")) << linkspan_last_error();
+  for (const std::uint32_t threads : {257u, ~0u}) {
+    options = options_of("wrong");
+    options.cpu_threads = threads;
+    EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);
+    EXPECT_TRUE(says("EngineOptions::cpu_threads=\"" + std::to_string(threads) +
+                     "\": set a whole number from 1 to 256"))
+        << linkspan_last_error();
+  }
   options = options_of("wrong");
   options.any_uid = 2;
   EXPECT_EQ(linkspan_engine_open(&options, &engine), LINKSPAN_INVALID_ARGUMENT);

@@ -190,6 +190,13 @@ Result<Op> op_of(int op) {
   return bad("op is " + std::to_string(op) + "; LINKSPAN_WRITE or LINKSPAN_READ");
 }
 
+Status check_pairs(std::size_t count) {
+  constexpr std::size_t kMaxPairs = 65536;  // as of Peer::write()
+  if (count <= kMaxPairs) return {};
+  return bad(std::to_string(count) + " pairs of regions in one transfer; at most " +
+             std::to_string(kMaxPairs));
+}
+
 Result<OwnedShape> shape_of(const linkspan_shape& given) {
   const auto c = sized(&given, kShape, "linkspan_shape");
   if (!c.ok()) return c.status();
@@ -198,6 +205,8 @@ Result<OwnedShape> shape_of(const linkspan_shape& given) {
   if (forms > 1) return bad("a shape of more than one of blocks, pages and strides");
   if (c->blocks == nullptr && c->block_count != 0)
     return bad(std::to_string(c->block_count) + " blocks at null");
+  if (c->block_count > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(linkspan_block))
+    return bad(std::to_string(c->block_count) + " blocks are more than any memory has");
   OwnedShape out;
   if (c->blocks != nullptr) {
     out.blocks.reserve(c->block_count);

@@ -22,6 +22,8 @@ Result<TransferOptions> transfer_options(const linkspan_transfer_options* given)
 Result<CaptureOptions> capture_options(const linkspan_capture_options* given);
 Result<StreamOrder> stream_of(const linkspan_stream& given);
 Result<Op> op_of(int op);
+/// Checks a count of pairs of regions, before room is made for them.
+Status check_pairs(std::size_t count);
 
 /// A linkspan_shape. Owns its blocks; page lists are the caller's.
 struct OwnedShape {

@@ -41,6 +41,7 @@ Status of_pair(std::size_t index, const Status& status) {
 template <class Call>
 auto with_parts(const linkspan_transfer_part* parts, std::size_t count, const Call& call)
     -> decltype(call(std::span<const TransferPart>())) {
+  if (Status status = c::check_pairs(count); !status.ok()) return status;
   std::vector<c::OwnedShape> shapes;  // what `all` refers to
   std::vector<TransferPart> all;
   shapes.reserve(count);
@@ -62,6 +63,7 @@ template <class Call>
 auto with_regions(const linkspan_region* const* local, const linkspan_remote_region* const* remote,
                   std::size_t count, const linkspan_shape& shape, const Call& call)
     -> decltype(call(std::span<const Region>(), std::span<const RemoteRegion>(), Shape())) {
+  if (Status status = c::check_pairs(count); !status.ok()) return status;
   const auto what = c::shape_of(shape);
   if (!what.ok()) return what.status();
   std::vector<Region> here;
