@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 
+import linkspan.nixl
 import pytest
 from agents import NEWEST, OLDEST, PLUGINS, WHEELS, FOLDER, idle_processes, start  # noqa: F401
 
@@ -37,6 +38,18 @@ def test_folder_of_another_name(start, tmp_path: pathlib.Path) -> None:  # noqa:
     process.ask("open", "a", num_threads="4")
     ran = run("--as", "ucx/..", XDG_CACHE_HOME=str(tmp_path))
     assert ran.returncode == 2 and "'ucx/..' is no name of a backend" in ran.stderr
+
+
+def test_folder_beside_what_a_killed_process_left(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = pathlib.Path(linkspan.nixl.folder_as("UCX"))
+    left = place / f"new-{os.getpid()}"  # or what another container's process of this pid makes
+    left.symlink_to("anywhere")
+    (place / "libplugin_UCX.so").unlink()
+    assert linkspan.nixl.folder_as("UCX") == str(place)
+    assert (place / "libplugin_UCX.so").resolve() == LIBRARY.resolve() and left.is_symlink()
 
 
 def test_install_and_check(tmp_path: pathlib.Path) -> None:

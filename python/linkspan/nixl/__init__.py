@@ -13,6 +13,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import secrets
 import sys
 import time
 from typing import Any
@@ -59,7 +60,7 @@ def _link(place: pathlib.Path, name: str) -> None:
     plugin = pathlib.Path(folder(), _FILE)
     library = plugin.parents[1] / "lib" / _LIBRARY
     for target, link in ((plugin, place / name), (library, place / _LIBRARY)):
-        fresh = place / f"new-{os.getpid()}"
+        fresh = place / f"new-{secrets.token_hex(8)}"  # containers may share the folder and a pid
         fresh.symlink_to(target.resolve())
         fresh.replace(link)  # at once, for processes that load it now
 
