@@ -97,6 +97,7 @@ class Registrations:
         self._regions: dict[int, linkspan.Region] = {}  # by number
         self._ending: list[linkspan.Region] = []  # unregistered; somebody may still use them
         self._index: linkspan.Region | None = None
+        self._former: list[tuple[linkspan.Region, linkspan.Future | None]] = []  # indexes
         self.ranges = Ranges(_no_rows())
         self._publish(_no_rows())
 
@@ -194,6 +195,7 @@ class Registrations:
                 ended.add(id(region))
         with self._lock:
             self._ending = [region for region in self._ending if id(region) not in ended]
+            self._end_former()
         if busy is not None:
             raise busy
 
@@ -203,12 +205,27 @@ class Registrations:
         try:
             self._engine.publish(INDEX, [index])
         except BaseException:
-            self._engine.deregister_async(index)
+            self._end_former(index)
             raise
         before, self._index = self._index, index
         self.ranges = Ranges(rows)
-        if before is not None:
-            self._engine.invalidate_async(before)  # who reads it reads the next one
+        self._end_former(*([] if before is None else [before]))
+
+    def _end_former(self, *added: linkspan.Region) -> None:
+        """Ends indexes, whoever reads them: that peer reads the next one. Tries again what has
+        failed, such as of a peer that stands still."""
+        former = [*self._former, *((region, None) for region in added)]
+        self._former = []
+        for region, end in former:
+            if end is not None and end.done():
+                try:
+                    end.wait(0)
+                    continue
+                except linkspan.InvalidArgumentError:
+                    continue  # it has ended
+                except linkspan.Error:
+                    end = None
+            self._former.append((region, end or self._engine.invalidate_async(region)))
 
 
 class RemoteRanges:

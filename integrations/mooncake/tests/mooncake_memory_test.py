@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
+import linkspan
 import numpy as np
 import pytest
 from engines import (  # noqa: F401
@@ -118,6 +120,28 @@ def test_registering(caplog: pytest.LogCaptureFixture) -> None:
         refused(caplog, f"begins at {address:#x}", "registered range")
     assert engine.unregister_memory(end - 100) == 0
     assert engine.register_memory(end - 130, 160) == 0
+
+
+class Refused:
+    """The Future of a call that found too many others."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        raise linkspan.NoResourceError("1024 calls of its kind are outstanding")
+
+
+def test_indexes_whose_end_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = opened()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(engine.get_engine(), "invalidate_async", lambda *_: Refused())
+        memories = [registered(engine, 100) for _ in range(20)]
+    assert engine.batch_unregister_memory([each.address for each in memories]) == 0
+    until = time.monotonic() + ANSWER_S
+    left = r"linkspan_regions\{.*\} 1\n"  # the last index
+    while not re.search(left, engine.get_engine().metrics()):
+        assert time.monotonic() < until, engine.get_engine().metrics()
 
 
 def test_thousands_of_ranges(start: Callable[..., Child]) -> None:
