@@ -142,14 +142,14 @@ TEST_F(WindowTest, AddsToTheValueInThePad_WhereItMayReadIt) {
   const auto window = open({.read = true});
   {
     const base::MutexLock lock(set_->mutex);
-    for (const std::uint64_t n : {5, 1}) window->enqueue_raise(2, n);
+    for (const std::uint64_t n : {5u, 1u}) window->enqueue_raise(2, n);
   }
   serve(*window);
   ASSERT_EQ(copier_.copies.size(), 1u);
   EXPECT_EQ(copier_.copies[0].op, Op::read);
   EXPECT_EQ(copier_.copies[0].block.remote_offset, 2 * 8u);
   sources_[0] = 40;
-  for (const std::uint64_t sum : {45, 46}) {
+  for (const std::uint64_t sum : {45u, 46u}) {
     copier_.end(copier_.copies.size() - 1);
     serve(*window);
     EXPECT_EQ(copier_.copies.back().op, Op::write);
