@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Did anything get slower? Runs `linkspan bench` of two builds in turns, on the same pinned CPUs.
 # Usage: ab.sh OLD NEW [--turns N] [--out FOLDER] [-- BENCH_OPTION...]
-# OLD and NEW are linkspan programs or revisions, which are built here. Each turn (5) runs OLD, NEW
-# and OLD again, the first two in alternating order; --suite host is what runs if no option of bench
-# is given. Ends with 1 if a row is slower (scripts/ab_report.py tells when).
+# OLD and NEW are linkspan programs or revisions, which are built here. Each turn (6) runs OLD, NEW
+# and OLD again, the first two in alternating order; the first of a turn may be faster, so take an
+# even number of turns. --suite host is what runs if no option of bench is given. Ends with 1 if a
+# row is slower (scripts/ab_report.py tells when).
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 usage() { sed -n 's/^# Usage: //p' "$0" >&2; exit 2; }
 (($# >= 2)) || usage
 sides=("$1" "$2")
 shift 2
-turns=5 out=out/ab options=(--suite host)
+turns=6 out=out/ab options=(--suite host)
 while (($#)); do
   case $1 in
     --turns) turns=${2:?--turns needs a number}; shift 2 ;;
