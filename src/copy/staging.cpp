@@ -85,6 +85,7 @@ Result<StagingBuffer*> Staging::acquire(const BufferRequest& chunk) {
 
 Status Staging::submit(StagingBuffer& buffer) {
   SubmittedWork work;
+  ++buffer.number_;  // first: the flag has the number of the chunk before
   buffer.status_ = base::or_no_memory([&] { return start(buffer, work); });
   if (work.entries == 0) {
     Status status = std::exchange(buffer.status_, {});
@@ -133,7 +134,7 @@ Status Staging::start(StagingBuffer& buffer, SubmittedWork& work) {
     }
   }
   if (work.entries == 0) return status;
-  const Status written = stream.cuda_stream.write_value(*scope, flag, ++buffer.number_);
+  const Status written = stream.cuda_stream.write_value(*scope, flag, buffer.number_);
   work.has_flag = written.ok();
   return status.ok() ? written : status;
 }

@@ -127,28 +127,37 @@ TEST_F(StagingOnDevice, EndsWhereThereIsNoMemory) {
 TEST_F(StagingOnDevice, ASubmissionWithoutMemoryLosesNoBuffer) {
   constexpr std::size_t kBytes = 4096;
   const auto there = take(cuda::DeviceBuffer::create(*scope, 2 * kBytes));
-  StagingStreams streams_here;  // destroyed behind its Staging
-  Staging staging(kBytes, streams_here);
   const Staging::StagedRun runs[] = {{there.address(), 512}, {there.address() + kBytes, 512}};
-  StagingBuffer* buffer = nullptr;
-  const auto acquire = [&] {
-    buffer = take(staging.acquire({.device = device, .runs = runs, .to_gpu = true}));
-    std::memset(buffer->at(0), 7, 512);
-  };
-  acquire();
-  Status submitted;
-  test::fail_each_allocation([&] { submitted = staging.submit(*buffer); },
-                             [&](bool threw) {
-                               EXPECT_FALSE(threw);
-                               const auto limit = base::Deadline::in(std::chrono::seconds(10));
-                               while (!staging.idle() && !limit.passed())
-                                 if (StagingBuffer* const done = staging.next_done())
-                                   staging.release(*done);
-                               ASSERT_TRUE(staging.idle());
-                               acquire();
-                             });
-  EXPECT_TRUE(submitted.ok()) << submitted.to_string();
-  staging.release(*buffer);
+  for (const bool has_stream : {false, true}) {
+    StagingStreams all;
+    Staging staging(kBytes, all);
+    StagingBuffer* buffer = nullptr;
+    std::optional<test::FakeCudaHold> held;  // not while a stream is made
+    const auto acquire = [&] {
+      buffer = take(staging.acquire({.device = device, .runs = runs, .to_gpu = true}));
+      std::memset(buffer->at(0), 7, 512);
+      if (has_stream) held.emplace(fake, 0);
+    };
+    if (has_stream) must(all.reserve(*device, 1));
+    acquire();
+    Status submitted;
+    test::fail_each_allocation([&] { submitted = staging.submit(*buffer); },
+                               [&](bool threw) {
+                                 EXPECT_FALSE(threw);
+                                 if (has_stream) {
+                                   EXPECT_EQ(staging.next_done(), nullptr) << "the GPU is held";
+                                 }
+                                 held.reset();
+                                 const auto limit = base::Deadline::in(std::chrono::seconds(10));
+                                 while (!staging.idle() && !limit.passed())
+                                   if (StagingBuffer* const done = staging.next_done())
+                                     staging.release(*done);
+                                 ASSERT_TRUE(staging.idle());
+                                 acquire();
+                               });
+    EXPECT_TRUE(submitted.ok()) << submitted.to_string();
+    staging.release(*buffer);
+  }
 }
 
 }  // namespace staging_test
