@@ -2,6 +2,8 @@
 // invalidate() does not wait for it.
 #include <signal.h>
 
+#include <thread>
+
 #include "tests/conformance/wire_pair.hpp"
 
 namespace linkspan::test {
@@ -21,10 +23,15 @@ TEST(WireStalls, AreNamedAndEndedByInvalidate) {
   far.churn(Op::write, "theirs", "target", {0, 0, kBytes}, "tcp");
   const auto limit = base::Deadline::after(base::Clock::steady(), 20s);
   const auto writes = [&] { return engine.dump().find("does a write") != std::string::npos; };
-  while (!writes() && !limit.passed()) {
+  bool stalls = false;
+  while (!stalls && !limit.passed()) {
+    if (!writes()) continue;
+    far.process().signal(SIGSTOP);
+    std::this_thread::sleep_for(20ms);  // what it had sent arrives
+    stalls = writes();
+    if (!stalls) far.process().signal(SIGCONT);  // between two writes
   }
-  far.process().signal(SIGSTOP);
-  ASSERT_TRUE(writes()) << engine.dump();
+  ASSERT_TRUE(stalls) << engine.dump();
   const Status busy = engine.deregister(here.region, 100ms);
   EXPECT_EQ(busy.code(), Code::busy) << busy.to_string();
   EXPECT_NE(busy.what().find("peer " + std::to_string(peer.id()) + " "), std::string::npos)
