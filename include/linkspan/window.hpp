@@ -13,11 +13,10 @@
 // -> any transport.
 // Threads: any thread.
 // Invariants: a handle may be copied; the memory that kernels use stays mapped while a handle
-// lives. Dropping the last handle aborts the waits of kernels that still use the window; code on
-// this CPU must have left them before, as cancel() makes it. Deregistering the local region or pad
-// ends the window. Puts and
-// signals that the proxy had accepted are still executed, and Engine::close() waits for them;
-// cancel() drops those not begun.
+// lives. Dropping the last handle aborts the waits of kernels that still use the window. Code on
+// this CPU must leave its waits before that; cancel() ends them. Deregistering the local region or
+// pad ends the window. Puts and signals that the proxy had accepted are still executed, and
+// Engine::close() waits for them; cancel() drops those not begun.
 #pragma once
 
 #include <cstdint>

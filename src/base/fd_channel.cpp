@@ -148,7 +148,9 @@ Result<std::optional<Frame>> FdChannel::receive() {
   if (in_.frame.fds_lost) in_.frame.fds.clear();
   in_.frame.plain = plain_;
   if (Status status = received_mac_ ? verify_tag() : Status(); !status.ok()) return status;
-  return std::optional<Frame>(std::exchange(in_.frame, {}));
+  std::optional<Frame> whole(std::exchange(in_.frame, {}));
+  if (whole->fds.empty()) in_.frame.fds.swap(whole->fds);  // the next frame needs the room
+  return whole;
 }
 
 /// Verifies the MAC tag and removes it from the payload.

@@ -27,8 +27,8 @@ class TlsSocket {
   /// Returns a BIO over this object, which outlives it. Null: libssl failed.
   bio_st* create_bio(const bio_method_st* method);
 
-  /// Makes room for a record of so many bytes of data, because libssl cannot take back one that it
-  /// has begun. Throws bad_alloc.
+  /// Makes room for a record with `bytes` of data. libssl cannot take back one that it has begun.
+  /// Throws bad_alloc.
   void reserve(std::size_t bytes) { out_.reserve(out_.size() + bytes + kMaxExpansion); }
   /// Sends the collected bytes, as libssl's own socket BIO would, but without SIGPIPE. Returns
   /// false if the socket is full or failed; a failure sets error().

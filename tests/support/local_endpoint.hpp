@@ -66,8 +66,10 @@ class Ends final : public CompletionSink {
 
 /// One Engine's parts: memory, registry, transport.
 struct Half {
-  explicit Half(std::uint64_t incarnation) : registry(incarnation, nullptr) {
-    auto made = LocalTransport::create({.registry = &registry, .incarnation = incarnation});
+  explicit Half(std::uint64_t incarnation, std::size_t max_imports = kMaxImports)
+      : registry(incarnation, nullptr) {
+    auto made = LocalTransport::create(
+        {.registry = &registry, .incarnation = incarnation, .max_imports = max_imports});
     if (!made.ok()) ADD_FAILURE() << made.status().to_string();
     transport.reset(static_cast<LocalTransport*>((*made).release()));
   }

@@ -113,7 +113,7 @@ TEST_F(JoinedCopies, OneThatIsCanceledMeanwhileIsNeverCopied) {
   EXPECT_EQ(copier->expected(clock.now()), base::Time::max());
 }
 
-/// What one that was refused left behind would be copied with the next one.
+/// An order that is refused must leave no pieces: the next order would copy them.
 TEST_F(JoinedCopies, NeedNoMemory) {
   (void)begin(1);
   std::size_t i = 0;

@@ -11,15 +11,11 @@ namespace linkspan::transport::local {
 namespace local_endpoint_test {
 
 TEST(LocalImports, AreBoundedForEachPeerAndRoomComesBack) {
-  memory::Registry registry(kUs, nullptr);
-  auto made = LocalTransport::create({.registry = &registry, .incarnation = kUs, .max_imports = 2});
-  ASSERT_TRUE(made.ok());
-  Half peer{kPeer}, other{kPeer + 1};
+  Half us{kUs, 2}, peer{kPeer}, other{kPeer + 1};
   std::vector<std::byte> memory(kBytes);
   const auto import = [&](Half& of) {
     of.publish(memory, {.read = true});
-    const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-    return (*made)->import_key({of.key.bytes, of.fds, 0, true}, soon);
+    return us.transport->import_key({of.key.bytes, of.fds, 0, true}, base::Deadline::in(10s));
   };
   auto first = import(peer), second = import(peer), third = import(peer);
   EXPECT_TRUE(first.ok() && second.ok());
@@ -35,15 +31,11 @@ TEST(LocalImports, AreBoundedForEachPeerAndRoomComesBack) {
 
 /// However many Engines, hence incarnations, it opens.
 TEST(LocalImports, AreBoundedForEachProcess) {
-  memory::Registry registry(kUs, nullptr);
-  auto made = LocalTransport::create({.registry = &registry, .incarnation = kUs, .max_imports = 2});
-  ASSERT_TRUE(made.ok());
-  Half first{kPeer}, second{kPeer + 1};
+  Half us{kUs, 2}, first{kPeer}, second{kPeer + 1};
   std::vector<std::byte> memory(kBytes);
   const auto import = [&](Half& of, std::int64_t pid) {
     of.publish(memory, {.read = true});
-    const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-    return (*made)->import_key({of.key.bytes, of.fds, 0, true, pid}, soon);
+    return us.transport->import_key({of.key.bytes, of.fds, 0, true, pid}, base::Deadline::in(10s));
   };
   const auto one = import(first, 4711), two = import(second, 4711);
   EXPECT_TRUE(one.ok() && two.ok());
@@ -53,10 +45,7 @@ TEST(LocalImports, AreBoundedForEachProcess) {
 
 /// A memfd may claim all addresses and have no page.
 TEST(LocalImports, OfSparseMemoryAreBounded) {
-  memory::Registry registry(kUs, nullptr);
-  auto made = LocalTransport::create({.registry = &registry, .incarnation = kUs});
-  ASSERT_TRUE(made.ok());
-  Half peer{kPeer};
+  Half us{kUs}, peer{kPeer};
   auto shared = peer.registry.allocate_shared(kBytes, {.read = true});
   ASSERT_TRUE(shared.ok());
   auto published = peer.transport->publish((*shared)->region());
@@ -68,8 +57,7 @@ TEST(LocalImports, OfSparseMemoryAreBounded) {
   fds[1] = *base::make_memfd("sparse", key.bytes);
   ASSERT_EQ(::fcntl(fds[1].get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
   const auto soon = base::Deadline::after(base::Clock::steady(), 10s);
-  const auto imported =
-      static_cast<LocalTransport&>(**made).import_memory({encode(key), fds, 0, false, 4711}, soon);
+  const auto imported = us.transport->import_memory({encode(key), fds, 0, false, 4711}, soon);
   ASSERT_TRUE(imported.ok()) << imported.status().to_string();
   EXPECT_EQ((*imported)->mapped(), Mapped::nothing);
   EXPECT_NE((*imported)->why_not_mapped().find("bytes of this peer's process"), std::string::npos)
@@ -78,12 +66,10 @@ TEST(LocalImports, OfSparseMemoryAreBounded) {
 
 /// A GPU would get an address that no process has pinned.
 TEST(LocalImports, MemoryThatIsMappedIsNotPinnedBecauseItsOwnerSaysSo) {
-  memory::Registry registry(kPeer, nullptr);
-  auto made = LocalTransport::create({.registry = &registry, .incarnation = kPeer});
-  ASSERT_TRUE(made.ok());
-  auto shared = registry.allocate_shared(kBytes, {.read = true, .write = true});
+  Half us{kUs};
+  auto shared = us.registry.allocate_shared(kBytes, {.read = true, .write = true});
   ASSERT_TRUE(shared.ok()) << shared.status().to_string();
-  auto published = (*made)->publish((*shared)->region());
+  auto published = us.transport->publish((*shared)->region());
   ASSERT_TRUE(published.ok()) << published.status().to_string();
   LocalKey key = *decode_key(published->bytes);
   ASSERT_TRUE(key.handle.memfd);

@@ -197,22 +197,16 @@ void WindowState::ended(bool of_kernel) {
 /// Starts a transfer. Returns false if there is no room now, or if the window has failed.
 bool WindowState::start(WindowCopier& copier, Op op, const WindowRegions& regions,
                         const Block& block, ProxyTransfer as) {
-  running_.push_back(std::move(as));  // first: where it finds no memory, nothing was started
-  Status status = Status::no_resource();
-  try {
-    auto transfer = copier.copy(parts_.peer, op, regions, block);
-    if (transfer.ok()) {
-      running_.back().transfer = *std::move(transfer);
-      return true;
-    }
-    status = transfer.status();
-  } catch (...) {
-    running_.pop_back();
-    throw;
+  std::list<ProxyTransfer> added;
+  added.push_back(std::move(as));  // first: where it finds no memory, nothing was started
+  auto transfer = copier.copy(parts_.peer, op, regions, block);
+  if (!transfer.ok()) {
+    if (transfer.status().code() != Code::no_resource) end(transfer.status());
+    return false;
   }
-  running_.pop_back();
-  if (status.code() != Code::no_resource) end(status);
-  return false;
+  added.front().transfer = *std::move(transfer);
+  running_.splice(running_.end(), added);
+  return true;
 }
 
 /// Begins an order. Returns false if there is no room now, or if a signal has to wait for earlier

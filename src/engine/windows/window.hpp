@@ -10,6 +10,7 @@
 #pragma once
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -174,7 +175,7 @@ class WindowState {
   ProxyOrders orders_;
 
   Status failure_;
-  std::deque<ProxyTransfer> running_;
+  std::list<ProxyTransfer> running_;
   /// Values of the peer's signals that the CPU does not map, once they were read: an earlier window
   /// may have raised them.
   std::vector<std::optional<std::uint64_t>> sums_;

@@ -26,22 +26,6 @@ Status deregistered() {
           "the window's local region or pad was deregistered"};
 }
 
-/// Keeps deregister() from ending while this call reads the region.
-class RegionReader {
- public:
-  explicit RegionReader(const memory::Registration& region)
-      : region_(region.acquire() ? &region : nullptr) {}
-  RegionReader(const RegionReader&) = delete;
-  RegionReader& operator=(const RegionReader&) = delete;
-  ~RegionReader() {
-    if (region_ != nullptr) region_->release();
-  }
-  bool reads() const noexcept { return region_ != nullptr; }
-
- private:
-  const memory::Registration* const region_;
-};
-
 }  // namespace
 
 /// Returns the index of a signal source for a window. The first window allocates all of them.
@@ -228,8 +212,11 @@ Result<std::uint64_t> WindowService::wait_signal(WindowState& window, std::uint3
         Code::unsupported, Scope::request,
         "the pad is in memory of a GPU, where this CPU cannot look: put it into pinned or "
         "shared memory");
-  const RegionReader reader(window.local_pad());
-  if (!reader.reads()) return deregistered();
+  // deregister() does not end while this reads the pad.
+  if (!window.local_pad().acquire()) return deregistered();
+  const auto release = [](const memory::Registration* pad) { pad->release(); };
+  const std::unique_ptr<const memory::Registration, decltype(release)> reads(&window.local_pad(),
+                                                                             release);
   const base::Deadline deadline = base::Deadline::in(timeout);
   const base::Deadline spin = base::Deadline::in(kSpinForSignal);
   base::InterruptPoll poll;

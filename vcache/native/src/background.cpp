@@ -178,7 +178,7 @@ Outcome Background::begin(Copy copy, cuda::CUstream stream, Duration timeout, st
   else if (Outcome o = job->mark(stream); !o.ok())
     return o;
   const base::MutexLock lock(mutex_);
-  // What needs a thread or memory comes first, so that nothing has begun if it throws.
+  // Starts the thread and allocates first: if one of these throws, nothing has begun.
   if (!nothing && !thread_.joinable() && !ending_)
     thread_ = base::named_thread<"ls-nvlink">([this] { loop(); });
   std::list<std::shared_ptr<Job>> active(nothing ? 0 : 1, job);

@@ -53,7 +53,7 @@ class GpuMemory {
   IpcBytes handle_;
 };
 
-/// What a call returned in a thread that may have had no memory, and how it reported that.
+/// The result of a call in a thread whose allocations may fail.
 struct Reported {
   int code = NVLINK_TRANSFER_NOT_READY;
   bool has_text = false;  ///< that begins with the function's name
