@@ -48,6 +48,7 @@ esac
 [[ $mode == cpu || -f $shim ]] || usage "$mode wants --shim"
 [[ -z $library || -f $library ]] || usage "no such file: $library"
 unset NVLINK_TRANSFER_LIBRARY
+unset PYTHONUNBUFFERED  # with it print() writes a line in two pieces, between which others write
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -18,9 +18,9 @@ TEST(NixlRemoteAgent, ClosesAPeer_ThatWasNotTakenYet) {
   Engine there = Engine::open({.name = "there", .use_gpu = false}).value();
   ASSERT_TRUE(there.listen().ok());
   const base::Log log(base::Level::error, base::stderr_sink());
+  std::latch closed(1);  // ends after the thread that waits for it
   const auto tasks = BackgroundTasks::start().value();
   const Services services{here, *tasks, log, 30s, {}};
-  std::latch closed(1);
   tasks->add([&closed]() -> std::optional<base::Time> {
     closed.wait();  // meanwhile no task takes the peer
     return std::nullopt;

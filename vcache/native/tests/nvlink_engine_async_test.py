@@ -150,13 +150,14 @@ class Futures(OverADriver):
         self.assertEqual(self.engine.statistics().count, 1)
 
     def test_an_interrupt_at_any_point_of_wait_changes_nothing(self):
-        self.stream.release()
         other = concurrent.futures.ThreadPoolExecutor(1)
         self.addCleanup(other.shutdown)
         nth, again = 0, True
         while again:
             nth += 1
             future = self.begin()
+            self.stream.release()  # now: it must not be over before wait()
+            self.stream = self.held()
             again = interrupted(lambda: future.wait(WAIT_S), nth)
             heard = other.submit(future.wait, 5)  # by another thread, which finds no lock held
             self.assertTrue(heard.result(), f"after an interrupt at {nth}")
