@@ -2,6 +2,11 @@
 // transfer goes on over the second.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/support/no_memory.hpp"
 #include "tests/unit/engine_fixture.hpp"
 
 namespace linkspan::engine {
@@ -146,6 +151,36 @@ TEST_F(PeerSchedulerFailover, EndsWithTheErrorOfTheLast_WhenAllFail) {
   first().refuse(kFailed);
   EXPECT_EQ(submit(peer_, make(1)).code(), Code::unreachable);
   EXPECT_EQ(scheduler().unquiet(), 0u);
+}
+
+TEST_F(PeerSchedulerFailover, MovesOrEndsEach_WhenThereIsNoMemory) {
+  std::vector<Transfer> transfers;
+  std::map<std::string, int> ends;
+  const auto fail_some = [&] {
+    transfers.clear();
+    for (int i = 0; i < 5; ++i) transfers.push_back(started(1));
+    for (const auto cookie : first().in_flight())
+      first().complete(cookie, kFailed, "", {{0, 0, 10}});
+  };
+  const auto expect_ends = [&] {
+    for (int i = 0; i < 2; ++i) {
+      other().complete_all();
+      progress();
+    }
+    for (const auto& transfer : transfers) ++ends[end_of(*transfer)];
+    EXPECT_EQ(scheduler().unquiet(), 0u);
+  };
+  fail_some();
+  test::fail_each_allocation([&] { progress(); },
+                             [&](bool threw) {
+                               EXPECT_FALSE(threw);
+                               expect_ends();
+                               fail_some();
+                             });
+  progress();
+  expect_ends();
+  EXPECT_GE(ends["ok"], 5);
+  EXPECT_GT(ends["unreachable"] + ends["system"], 5) << "an allocation is missed";
 }
 
 TEST_F(PeerSchedulerFailover, CancelsWhatHasMoved) {
