@@ -291,8 +291,8 @@ Result<KernelView> LocalTransport::reach(const Mapping& remote, const GpuUuid& g
   const auto view = memory->view(options_.topology->active(gpu));
   if (!view || view->device->info().uuid != gpu) return no("that GPU does not map it");
   const cuda::DeviceInfo* const owner = options_.topology->find(memory->key().gpu);
-  // A GPU that this process does not see is reached over NVLink.
-  const bool atomics = owner == nullptr || cuda::has_native_atomics(*view->device, *owner);
+  // The driver does not tell of a GPU that this process does not see.
+  const bool atomics = owner != nullptr && cuda::has_native_atomics(*view->device, *owner);
   return KernelView{view->address, memory, atomics};
 }
 
