@@ -7,7 +7,7 @@
 // A pad (signal pad) contains the counters that kernels or CPUs of its owner wait for. It is
 // registered memory of PadLayout::bytes() bytes, 16-byte aligned, and zero before the other side
 // may write to it. Both sides publish a region and a pad, and each makes a window onto the other's.
-// A pad serves one window at a time on each side.
+// A pad serves one window at a time on each side, and may be read and written by the peer.
 //
 // Path of a byte: a kernel's store to mapped peer memory, or kernel -> proxy queue -> this Engine
 // -> any transport.
@@ -15,8 +15,9 @@
 // Invariants: a handle may be copied; the memory that kernels use stays mapped while a handle
 // lives. Dropping the last handle aborts the waits of kernels that still use the window. Code on
 // this CPU must leave its waits before that; cancel() ends them. Deregistering the local region or
-// pad ends the window. Puts and signals that the proxy had accepted are still executed, and
-// Engine::close() waits for them; cancel() drops those not begun.
+// pad ends the window. Puts and signals that the proxy had accepted are still executed, before
+// those of later windows onto that peer, and Engine::close() waits for them; cancel() drops those
+// not begun.
 #pragma once
 
 #include <cstdint>

@@ -33,9 +33,11 @@ EngineServices::EngineServices(const EngineImpl* engine, const EngineContext& co
                    .closed = closed}) {}
 
 Status EngineServices::deregister(const Region& region, Duration timeout, bool immediately) {
-  if (const auto& handle = HandleAccess::registration(region); handle != nullptr)
-    windows.end_on(*handle);
-  return registrations.end(region, timeout, immediately);
+  const auto& registration = HandleAccess::registration(region);
+  if (registration != nullptr) windows.end_on(*registration);
+  Status status = registrations.end(region, timeout, immediately);
+  if (status.ok()) windows.end_on(*registration);  // windows that were opened meanwhile
+  return status;
 }
 
 void EngineServices::on_disconnected(control::Session& session) {

@@ -121,6 +121,25 @@ TEST_F(WindowsOverTcp, GoOnWithTheSignalsOfOnesBefore) {
   }
 }
 
+TEST_F(WindowsOverTcp, WaitForTheOrdersOfOnesBefore) {
+  for (std::uint64_t sum = 5; sum <= 100; sum += 5) {
+    {
+      const auto before = take(open_proxied());
+      for (int i = 0; i < 4; ++i)
+        ASSERT_EQ(device::signal_add(before->device(), 2), device::Outcome::ok);
+    }
+    const auto window = take(open());
+    EXPECT_TRUE(is(service_.raise(*window, 2, 1, 10s), Code::ok));
+    ASSERT_EQ(raised(2), sum);
+  }
+}
+
+TEST_F(WindowsOverTcp, ReadTheSignalsThatTheyRaise) {
+  const auto write_only = share("write only", kLayout.bytes(), {.read = false, .write = true});
+  EXPECT_TRUE(is(open({.remote_pad = write_only.second, .layout = kLayout}).status(),
+                 Code::permission_denied, "let peers read \"write only\""));
+}
+
 TEST_F(Windows, WaitForSignalsInTheirPad) {
   const auto window = take(open());
   EXPECT_EQ(take(service_.wait_signal(*window, 1, 0, 0s)), 0u);
@@ -154,13 +173,29 @@ TEST_F(Windows, EndWithTheirPad_WhichNoCallReadsAnyMore) {
   const auto window = take(open());
   auto waiting = std::async(std::launch::async,
                             [&] { return service_.wait_signal(*window, 1, 1, 10s).status(); });
-  std::this_thread::sleep_for(10ms);
+  auto handle = HandleAccess::registration(pad_);
+  const std::weak_ptr pad = handle;
+  ASSERT_TRUE(test::eventually([&] { return handle->users() == 1; }));
   must(near_.deregister(pad_));
-  EXPECT_EQ(waiting.wait_for(0s), std::future_status::ready);
+  EXPECT_EQ(handle->users(), 0u);
   EXPECT_TRUE(is(waiting.get(), Code::invalid_argument, "pad was deregistered"));
   pad_ = {};
+  handle.reset();
+  EXPECT_TRUE(pad.expired()) << "what it keeps, such as a pin, ends later";
   EXPECT_TRUE(is(service_.wait_signal(*window, 1, 1, 10s).status(), Code::invalid_argument,
                  "pad was deregistered"));
+  EXPECT_TRUE(is(service_.failure(*window), Code::invalid_argument, "pad was deregistered"));
+}
+
+TEST_F(Windows, EndWithTheirPad_AlsoThoseThatWereOpenedMeanwhile) {
+  const auto before = take(open());
+  must(near_.publish("kept", pad_));
+  std::optional<RemoteRegion> kept = take(to_near_.lookup("kept"));
+  auto deregistered = std::async(std::launch::async, [&] { return near_.deregister(pad_, 10s); });
+  ASSERT_TRUE(test::eventually([&] { return !service_.failure(*before).ok(); }));
+  const auto window = take(open());
+  kept.reset();
+  EXPECT_TRUE(is(deregistered.get(), Code::ok));
   EXPECT_TRUE(is(service_.failure(*window), Code::invalid_argument, "pad was deregistered"));
 }
 

@@ -106,6 +106,7 @@ Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
   {
     const base::MutexLock lock(state->set_->mutex);
     state->sums_.resize(layout.signals);
+    state->number_ = ++state->set_->made;
     state->set_->all.insert(state);
   }
   return std::shared_ptr<WindowState>(state.get(),
@@ -118,7 +119,7 @@ void WindowState::release_handle(const std::shared_ptr<WindowState>& state) {
   const base::MutexLock lock(state->set_->mutex);
   state->released_ = true;
   state->orders_.retire();
-  if (state->drained()) state->set_->all.erase(state);
+  if (state->over()) state->set_->all.erase(state);
 }
 
 WindowState::~WindowState() {
@@ -135,9 +136,11 @@ std::uint64_t* WindowState::remote_signal(std::uint32_t index) const noexcept {
   return pointer<std::uint64_t>(parts_.mapped.pad_here) + index;
 }
 
-std::uint64_t* WindowState::local_signal(std::uint32_t index) const noexcept {
-  const memory::Region::Facts& pad = parts_.local_pad->region().facts();
-  return pad.kind == MemoryKind::device ? nullptr : pointer<std::uint64_t>(pad.address) + index;
+Status WindowState::cannot_raise() const {
+  if (parts_.mapped.pad_here != 0 || parts_.pad.remote->peers.read) return {};
+  return {Code::permission_denied, Scope::request,
+          "a signal that is not mapped here is read before it is raised: let peers read " +
+              quoted(parts_.pad.remote->name)};
 }
 
 std::uint64_t WindowState::enqueue_raise(std::uint32_t index, std::uint64_t n) {
@@ -151,6 +154,19 @@ void WindowState::end(const Status& why) {
   orders_.publish(true);  // first: an aborted kernel reads the reason there
   orders_.abort_waits();
   set_->changed.notify_all();
+}
+
+Status WindowState::deregistered() {
+  return {Code::invalid_argument, Scope::request,
+          "the window's local region or pad was deregistered"};
+}
+
+void WindowState::end_on(const memory::Registration& region) {
+  for (auto* const each : {&parts_.local, &parts_.local_pad}) {
+    if (each->get() != &region) continue;
+    end(deregistered());
+    each->reset();
+  }
 }
 
 bool WindowState::drained() const {

@@ -6,7 +6,7 @@
 // which any thread reads. The ProgressThread serves windows; nothing there blocks. Invariants:
 // signals are written one at a time, after all copies before them are quiet and ok; after a failure
 // nothing is begun. Orders from before the last handle's end are still carried out: the WindowSet
-// keeps the state until then.
+// keeps the state until then, and later windows onto that peer wait for it.
 #pragma once
 
 #include <deque>
@@ -34,6 +34,7 @@ struct WindowSet {
   /// Notified when a signal of the CPU was written or a window has drained or ended.
   base::Condition changed;
   std::set<std::shared_ptr<WindowState>> all LINKSPAN_GUARDED_BY(mutex);  // also their handles'
+  std::uint64_t made LINKSPAN_GUARDED_BY(mutex) = 0;                      // windows until now
   /// Shared memory from which signals are written: one 64-bit value for each window.
   memory::RegionId signal_sources LINKSPAN_GUARDED_BY(mutex);
   std::uint64_t source_address LINKSPAN_GUARDED_BY(mutex) = 0;
@@ -51,7 +52,7 @@ struct WindowSet {
   std::optional<std::size_t> acquire() LINKSPAN_REQUIRES(mutex);
 };
 
-/// A local region and one of the peer's. Unlike TransferEndpoints it does not pin the local one.
+/// A local region and one of the peer's. Unlike TransferEndpoints it does not keep the local one.
 struct WindowRegions {
   memory::RegionId local;
   std::shared_ptr<ImportedRegion> remote;  // also the user's
@@ -93,7 +94,8 @@ class WindowState {
   struct WindowParts {
     std::uint64_t peer = 0;
     WindowRegions data, pad;  ///< `pad.local` is WindowSet::signal_sources.
-    /// Also the registry's and the user's; their memory stays mapped for kernels.
+    /// Also the registry's and the user's; their memory stays mapped for kernels until it is
+    /// deregistered.
     std::shared_ptr<const memory::Registration> local, local_pad;
     MappedAddresses mapped;
     bool atomics = false;  ///< Any number of producers may raise a signal of the peer's.
@@ -123,20 +125,31 @@ class WindowState {
   /// Fails the window with `why`: nothing more is begun and waits of kernels end.
   void end(const Status& why);
   const Status& failure() const { return failure_; }
-  bool uses(const memory::Registration& region) const noexcept {
-    return parts_.local.get() == &region || parts_.local_pad.get() == &region;
-  }
-  const memory::Registration& local_pad() const noexcept { return *parts_.local_pad; }
+  /// Fails the window if its local region or pad is that one, which it then keeps no longer: its
+  /// owner may unmap it.
+  void end_on(const memory::Registration& region);
+  static Status deregistered();  ///< Returns what such a window fails with.
+  /// Returns the local pad; null once it was deregistered.
+  const memory::Registration* local_pad() const noexcept { return parts_.local_pad.get(); }
   /// Ends waits of kernels and begins at most one more queue of their orders, so that a kernel that
   /// never stops ordering cannot delay the window's end.
   void retire() { orders_.retire(); }
-  /// Returns true if nothing is in progress and no order is left that would be begun.
+  /// Returns true if the window has failed, or if nothing is in progress and no order is left that
+  /// would be begun.
   bool drained() const;
   bool released() const { return released_; }  ///< Returns true if no handle is left.
+  /// Returns true if it is of no use to anybody any more.
+  bool over() const { return released_ && drained() && running_.empty(); }
+  /// Returns true if `later` must wait for this window, whose handles are gone: both write to one
+  /// peer, and who writes a signal has read it before.
+  bool precedes(const WindowState& later) const {
+    return released_ && !over() && peer() == later.peer() && number_ < later.number_;
+  }
 
-  /// Return the address of a signal for this CPU, or null if the CPU does not map it.
+  /// Returns why signals of the CPU and of the proxy cannot be raised, if so.
+  Status cannot_raise() const;
+  /// Returns the address of a signal for this CPU, or null if the CPU does not map it.
   std::uint64_t* remote_signal(std::uint32_t index) const noexcept;
-  std::uint64_t* local_signal(std::uint32_t index) const noexcept;
   /// Queues a signal of the CPU. Returns its number for raised().
   std::uint64_t enqueue_raise(std::uint32_t index, std::uint64_t n);
   bool raised(std::uint64_t number) const { return raised_ >= number; }
@@ -168,7 +181,7 @@ class WindowState {
   bool begin(WindowCopier& copier, const device::ProxyEntry& entry, bool of_kernel,
              std::uint64_t source_address);
 
-  const WindowParts parts_;
+  WindowParts parts_;                     // the local regions under the mutex, the others constant
   const std::shared_ptr<WindowSet> set_;  // also the EngineImpl's and other windows'
   const device::Window device_;
   const std::string path_;
@@ -180,6 +193,7 @@ class WindowState {
   /// may have raised them.
   std::vector<std::optional<std::uint64_t>> sums_;
   bool released_ = false;
+  std::uint64_t number_ = 0;  // in the order in which they were made
   std::deque<Raise> pending_raises_;
   std::uint64_t last_raise_ = 0, raised_ = 0;
 };

@@ -21,11 +21,6 @@ Status no_signal(std::uint32_t index, const device::PadLayout& layout) {
               std::to_string(layout.signals)};
 }
 
-Status deregistered() {
-  return {Code::invalid_argument, Scope::request,
-          "the window's local region or pad was deregistered"};
-}
-
 }  // namespace
 
 /// Returns the index of a signal source for a window. The first window allocates all of them.
@@ -118,6 +113,8 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer,
     windows_->release(*source, nullptr);
     return state.status();
   }
+  if (Status status = (*state)->cannot_raise(); !status.ok() && (*state)->device().proxied())
+    return status;
   if ((*usable)->state() != PeerState::up)  // it was lost meanwhile
     end(peer, not_connected(peer));
   for (const TransferEndpoints* each : {&*data, &*pads})  // so may a region
@@ -129,12 +126,17 @@ Result<std::shared_ptr<WindowState>> WindowService::open(std::uint64_t peer,
 transport::PollHint WindowService::serve() {
   std::vector<std::shared_ptr<WindowState>> over;  // end after the lock
   const base::MutexLock lock(windows_->mutex);
+  const auto any = [this](const auto& is) LINKSPAN_REQUIRES(windows_->mutex) {
+    return std::any_of(windows_->all.begin(), windows_->all.end(), is);
+  };
+  const bool leaving = any([](const auto& window) { return window->released(); });
   bool moved = false, polls = false;
   for (auto each = windows_->all.begin(); each != windows_->all.end();) {
     WindowState& window = **each;
-    moved |= window.serve(*this, windows_->source_address);
+    const bool waits = leaving && any([&](const auto& other) { return other->precedes(window); });
+    if (!waits) moved |= window.serve(*this, windows_->source_address);
     polls |= window.wants_polling() && window.failure().ok();
-    if (window.released() && window.drained())
+    if (window.over())
       over.push_back(std::move(windows_->all.extract(each++).value()));
     else
       ++each;
@@ -166,8 +168,8 @@ Status WindowService::finish(base::Deadline deadline) {
 
 void WindowService::end_on(const memory::Registration& region) {
   const base::MutexLock lock(windows_->mutex);
-  for (const auto& window : windows_->all)
-    if (window->uses(region)) window->end(deregistered());
+  for (const auto& window : windows_->all) window->end_on(region);
+  context_.progress->wake();  // other windows may have waited for one of these
 }
 
 void WindowService::end(std::optional<std::uint64_t> peer, const Status& why) {
@@ -188,6 +190,7 @@ Status WindowService::raise(WindowState& window, std::uint32_t index, std::uint6
       device::detail::add_release(signal, n);
       return {};
     }
+    if (Status status = window.cannot_raise(); !status.ok()) return status;
     number = window.enqueue_raise(index, n);
   }
   context_.progress->wake();
@@ -206,17 +209,21 @@ Status WindowService::raise(WindowState& window, std::uint32_t index, std::uint6
 Result<std::uint64_t> WindowService::wait_signal(WindowState& window, std::uint32_t index,
                                                  std::uint64_t at_least, Duration timeout) {
   if (index >= window.device().layout.signals) return no_signal(index, window.device().layout);
-  const std::uint64_t* signal = window.local_signal(index);
-  if (signal == nullptr)
+  const auto release = [](const memory::Registration* pad) { pad->release(); };
+  std::unique_ptr<const memory::Registration, decltype(release)> pad(nullptr, release);
+  {
+    const base::MutexLock lock(windows_->mutex);
+    // deregister() does not end while this reads the pad.
+    if (window.local_pad() == nullptr || !window.local_pad()->acquire())
+      return WindowState::deregistered();
+    pad.reset(window.local_pad());
+  }
+  if (pad->region().facts().kind == MemoryKind::device)
     return Status(
         Code::unsupported, Scope::request,
         "the pad is in memory of a GPU, where this CPU cannot look: put it into pinned or "
         "shared memory");
-  // deregister() does not end while this reads the pad.
-  if (!window.local_pad().acquire()) return deregistered();
-  const auto release = [](const memory::Registration* pad) { pad->release(); };
-  const std::unique_ptr<const memory::Registration, decltype(release)> reads(&window.local_pad(),
-                                                                             release);
+  const auto* const signal = pointer<std::uint64_t>(pad->region().facts().address) + index;
   const base::Deadline deadline = base::Deadline::in(timeout);
   const base::Deadline spin = base::Deadline::in(kSpinForSignal);
   base::InterruptPoll poll;
