@@ -503,6 +503,18 @@ class Skips(unittest.TestCase):
         )
         self.assertEqual(run.returncode, 1)
 
+    def test_a_run_without_tests_fails_but_for_a_part(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "r.xml"
+            for root, code in (("<testsuites/>", 1), ('<testsuites part="1 of 3"/>', 0)):
+                file.write_text(root)
+                run = subprocess.run(
+                    [sys.executable, ROOT / "scripts/check_skips.py", "--xml", file],
+                    capture_output=True, text=True, check=False,
+                )
+                self.assertEqual(run.returncode, code, root)
+                self.assertEqual("no test ran: does the filter match?" in run.stdout, code == 1)
+
 
 class Integrations(unittest.TestCase):
     LINE = "thing==1.2  sha256:ab sha256:cd"
