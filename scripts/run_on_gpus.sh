@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, from the folder that `./dev gpu-pack` made. Wants a driver and
 # Python; compute-sanitizer if it is there. Goes on after a failure and ends with a table.
-# --only runs the named steps alone: what is long, such as faults, in a call of its own.
+# --only runs the named steps alone: what is long, such as faults, in a call of its own. It fails if
+# one of them is absent.
 # Usage: run_on_gpus.sh --out DIR [--commit ID] [--only "STEP ..."]
 set -uo pipefail
 pack=$(dirname "$(readlink -f "$0")")
@@ -20,17 +21,25 @@ commit=${commit:-$(<"$pack/commit")}
 mkdir -p "$out"
 out=$(readlink -f "$out")
 
-memcheck_filter='*Copies*:*UnpackOnDevice.*:*MovesBlocks*:EngineShapes.*'   # what compute-sanitizer watches: it is slow
+# What compute-sanitizer watches of linkspan_conformance and of linkspan_unit: it is slow.
+memcheck_filter='*Copies*:*MovesBlocks*:EngineShapes.*'
+memcheck_unit_filter='*UnpackOnDevice.*:*OnDevice.Copies*:*GpuCopies.Copies*'
 racecheck_filter='KernelsOnDevice.*:*GpuPages.*:ResidentOnDevice.*'  # the kernels, which use shared memory
 unset LINKSPAN_CUDA_LIBRARY
 PATH=$PATH:/usr/local/cuda/bin
-results=() failed=0
+results=() failed=0 offered=" "
+
+# wanted NAME: notes that there is such a step. Fails if --only leaves it out.
+wanted() {
+  offered+="$1 "
+  [[ -z $only || " $only " == *" $1 "* ]]
+}
 
 # step NAME SECONDS COMMAND...
 step() {
   local name=$1 seconds=$2 code=0 begin=$SECONDS result=ok
   shift 2
-  [[ -z $only || " $only " == *" $name "* ]] || return 0
+  wanted "$name" || return 0
   echo "== $name: $*"
   timeout --kill-after=10 "$seconds" "$@" || code=$?
   case $code in
@@ -42,7 +51,12 @@ step() {
   results+=("$(printf '%-14s %4d s  %s' "$name" $((SECONDS - begin)) "$result")")
 }
 
-absent() { results+=("$(printf '%-14s    -    %s' "$1" "absent: $2")"); }
+# absent NAME WHY: a failure if --only names the step.
+absent() {
+  wanted "$1" || return 0
+  [[ -z $only ]] || failed=1
+  results+=("$(printf '%-14s    -    %s' "$1" "absent: $2")")
+}
 
 # suite NAME PROGRAM SECONDS [COMMAND BEFORE THE PROGRAM...] [-- OPTIONS]
 suite() {
@@ -66,13 +80,13 @@ program() {
 
 # Two processes as clients of a daemon of MPS, which is ended again.
 mps() {
-  [[ -z $only || " $only " == *" mps "* ]] || return 0
+  wanted mps || return 0
   command -v nvidia-cuda-mps-control >/dev/null || { absent mps "no nvidia-cuda-mps-control"; return; }
-  local only=""  # of the steps in here, all
+  local only=${only:+mps mps_was_used mps_ends}  # all of the steps in here
   local -x CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY=$out/mps
   CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) && mkdir -p "$CUDA_MPS_LOG_DIRECTORY"
   nvidia-cuda-mps-control -d || { absent mps "its daemon does not start"; return; }
-  suite mps linkspan_conformance 120 -- '--gtest_filter=*device*Moves*:*Captured*'
+  suite mps linkspan_conformance 120 -- '--gtest_filter=*EnginePairs.Moves*device*:*Captured*'
   # Its servers, one for a user who was a client.
   step mps_was_used 30 bash -c 'nvidia-cuda-mps-control <<<get_server_list | grep .'
   step mps_ends 30 bash -c 'nvidia-cuda-mps-control <<<"quit -t 10"'
@@ -80,7 +94,7 @@ mps() {
 
 # The tests of the plugin in GPU memory, with NIXL from the parts in the folder $1.
 nixl_tests() {
-  [[ -z $only || " $only " == *" nixl_tests "* ]] || return 0  # it would unpack 250 MB
+  wanted nixl_tests || return 0  # it would unpack 250 MB
   local folder unpacked libraries
   folder=$(mktemp -d)
   if read -r unpacked libraries < <(cd "$pack/bench/peers" && python3 -c '
@@ -200,6 +214,8 @@ run_all() {
   if command -v compute-sanitizer >/dev/null; then
     suite memcheck linkspan_conformance 150 compute-sanitizer --tool memcheck --target-processes all \
       --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_filter"
+    suite memcheck_unit linkspan_unit 150 compute-sanitizer --tool memcheck --target-processes all \
+      --report-api-errors no --error-exitcode 9 -- "--gtest_filter=$memcheck_unit_filter"
     local watched="compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9"
     [[ ! -x $pack/device_patterns ]] || step memcheck_device 150 $watched "$pack/device_patterns" 20
     [[ ! -x $pack/simple_write ]] || step memcheck_simple 200 env "SIMPLE_WRITE_UNDER=$watched" \
@@ -209,8 +225,15 @@ run_all() {
       -- "--gtest_filter=$racecheck_filter"
   else
     absent memcheck "no compute-sanitizer on this machine"
+    absent memcheck_unit "the same"
     absent racecheck "the same"
   fi
+  local name
+  for name in $only; do
+    [[ $offered != *" $name "* ]] || continue
+    failed=1
+    results+=("$(printf '%-14s    -    %s' "$name" "FAILED: this run has no such step")")
+  done
   echo "== summary of $commit"
   printf '%s\n' "${results[@]}"
   return "$failed"

@@ -516,6 +516,31 @@ class Skips(unittest.TestCase):
                 self.assertEqual("no test ran: does the filter match?" in run.stdout, code == 1)
 
 
+class RunOnGpus(unittest.TestCase):
+    """run_on_gpus.sh in a pack that has `linkspan` alone, which always works."""
+
+    def test_only_names_steps_that_run(self):
+        for only, code, told in (
+            ("doctor", 0, "doctor .* ok"),
+            ("doctor dokter", 1, "dokter .* FAILED: this run has no such step"),
+            ("tcp_bench", 1, "tcp_bench .* absent: bench_tcp_transfer was not packed"),
+            ("memcheck_unit", 1, "memcheck_unit .* absent: "),
+        ):
+            with self.subTest(only), tempfile.TemporaryDirectory() as folder:
+                pack = pathlib.Path(folder)
+                shutil.copy(ROOT / "scripts/run_on_gpus.sh", pack)
+                for name, text in (("sources.json", "{}"), ("commit", "c"), ("evidence.py", "")):
+                    (pack / name).write_text(text)
+                (pack / "linkspan").symlink_to("/bin/true")
+                run = subprocess.run(
+                    [pack / "run_on_gpus.sh", "--out", pack / "out", "--only", only],
+                    capture_output=True, text=True, timeout=60, check=False,
+                )
+                self.assertEqual(run.returncode, code, run.stdout)
+                self.assertRegex(run.stdout, told)
+                self.assertNotIn("simple_write", run.stdout)  # what --only does not name
+
+
 class Integrations(unittest.TestCase):
     LINE = "thing==1.2  sha256:ab sha256:cd"
 
