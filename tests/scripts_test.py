@@ -541,6 +541,60 @@ class RunOnGpus(unittest.TestCase):
                 self.assertNotIn("simple_write", run.stdout)  # what --only does not name
 
 
+class Dev(unittest.TestCase):
+    """./dev in a scratch folder, with the programs that it calls replaced."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        shutil.copy(ROOT / "dev", self.folder)
+
+    def program(self, name: str, text: str) -> None:
+        file = self.folder / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{text}\n")
+        file.chmod(0o755)
+
+    def run_it(self, *command: str) -> subprocess.CompletedProcess:
+        environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "XDG_CACHE_HOME": str(self.folder)}
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, timeout=60, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+
+    def function(self, call: str) -> subprocess.CompletedProcess:
+        """Runs `call` after all functions of ./dev; no verb."""
+        text = (self.folder / "dev").read_text()
+        (self.folder / "part").write_text(text[: text.index("\nverb=")] + f"\n{call}\n")
+        return self.run_it("bash", "part")
+
+    def test_tools_that_cannot_be_fetched_leave_the_former(self):
+        # A venv whose programs name its folder, and whose pip works while `works` is there.
+        self.program(
+            "python3",
+            'mkdir -p "$3/bin"; echo "[[ -e $PWD/works ]]" >"$3/bin/python3"; chmod +x "$3/bin/python3"',
+        )
+        tools, pins = self.folder / "tools", self.folder / "tools/pins"
+        (self.folder / "works").touch()
+        self.assertEqual(self.function("fetch_tools tools a==1").returncode, 0)
+        (self.folder / "works").unlink()
+        (tools / "mine").touch()
+        for _ in range(2):
+            self.assertEqual(self.function("fetch_tools tools a==2").returncode, 1)
+            self.assertTrue((tools / "mine").exists())
+            self.assertEqual(pins.read_text(), "a==1\n")
+        # One that was broken off has no pins; the former one still waits beside it.
+        tools.rename(self.folder / "tools.old")
+        tools.mkdir()
+        self.assertEqual(self.function("fetch_tools tools a==2").returncode, 1)
+        self.assertEqual(pins.read_text(), "a==1\n")
+        (self.folder / "works").touch()
+        self.assertEqual(self.function("fetch_tools tools a==2").returncode, 0)
+        self.assertEqual(pins.read_text(), "a==2\n")
+        self.assertFalse((tools / "mine").exists() or (self.folder / "tools.old").exists())
+
+
 class Integrations(unittest.TestCase):
     LINE = "thing==1.2  sha256:ab sha256:cd"
 
