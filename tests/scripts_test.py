@@ -594,6 +594,32 @@ class Dev(unittest.TestCase):
         self.assertEqual(pins.read_text(), "a==2\n")
         self.assertFalse((tools / "mine").exists() or (self.folder / "tools.old").exists())
 
+    def test_a_format_that_is_not_checked_fails(self):
+        (self.folder / "a.cpp").write_text("int  a;\n")
+        call = "sources() { echo a.cpp; }; build_preset() { exit 0; }; check"
+        unformatted = "a.cpp:1:4: error: code should be clang-formatted [-Wclang-format-violations]"
+        for text, told in (
+            (f"echo '{unformatted}' >&2; exit 1", "not formatted (./dev format mends it):\na.cpp\n"),
+            ("echo 'Error reading .clang-format' >&2; exit 1", "Error reading .clang-format"),
+            ("echo '/x/.clang-format:1:1: error: unknown key' >&2; exit 1", "unknown key"),
+            ("exit 0", "check_includes.py: No such file"),  # what comes after it
+        ):
+            self.program("clang-format", text)
+            run = self.function(call)
+            self.assertIn(told, run.stdout)
+            self.assertEqual("check_includes" in run.stdout, text == "exit 0", run.stdout)
+            self.assertNotEqual(run.returncode, 0)
+
+    def test_a_set_up_that_fails_ends_the_verb(self):
+        self.program("dpkg-query", "")  # nothing is installed
+        for name in ("apt-get", "sudo"):
+            self.program(name, "exit 100")
+        self.program("python3", "exit 1")
+        for verb in ("setup", "build", "format", "check", "abi", "mutants"):
+            run = self.run_it("bash", "dev", verb)
+            self.assertEqual(run.returncode, 100, f"{verb}: {run.stdout}")
+            self.assertNotIn("== fetching", run.stdout)
+
 
 class Integrations(unittest.TestCase):
     LINE = "thing==1.2  sha256:ab sha256:cd"
