@@ -4,7 +4,7 @@
 # OLD and NEW are linkspan programs or revisions, which are built here. Each turn (6) runs OLD, NEW
 # and OLD again, the first two in alternating order; the first of a turn may be faster, so take an
 # even number of turns. --suite host is what runs if no option of bench is given. Ends with 1 if a
-# row is slower (scripts/ab_report.py tells when).
+# row is slower (scripts/ab_report.py tells when), with 2 if there is nothing to compare.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 usage() { sed -n 's/^# Usage: //p' "$0" >&2; exit 2; }
@@ -34,7 +34,8 @@ program() {
   tree=$out/$commit
   [[ -d $tree ]] || git worktree add --detach "$tree" "$commit" >&2
   (cd "$tree" && CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 cmake --preset release >&2 &&
-    cmake --build out/release -j"$(nproc)" --target linkspan_tool >&2)
+    cmake --build out/release -j"$(nproc)" --target linkspan_tool >&2) &&
+    [[ -x $tree/out/release/linkspan ]] || { echo "ab.sh: $1 could not be built" >&2; return 2; }
   readlink -f "$tree/out/release/linkspan"
 }
 

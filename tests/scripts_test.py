@@ -74,6 +74,27 @@ class Slower(unittest.TestCase):
     def test_a_row_that_new_lacks_is_slower(self):
         self.assertEqual(self.compared([10] * 3, [None] * 3, [10] * 3, "us"), (None, True))
 
+    def test_a_revision_that_cannot_be_built_is_not_slower(self):
+        # cmake fails, or works and leaves no program.
+        for code in (1, 0):
+            with self.subTest(code), tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                (folder / "scripts").mkdir()
+                shutil.copy(ROOT / "scripts/ab.sh", folder / "scripts")
+                (folder / "cmake").write_text(f"#!/bin/sh\nexit {code}\n")
+                (folder / "cmake").chmod(0o755)
+                git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b"]
+                subprocess.run([*git, "init", "-q"], check=True)
+                subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
+                run = subprocess.run(
+                    [folder / "scripts/ab.sh", "/bin/true", "HEAD", "--turns", "1"],
+                    env={"PATH": f"{name}:/usr/bin:/bin"}, timeout=60, check=False,
+                    capture_output=True, text=True,
+                )
+                self.assertEqual(run.returncode, 2, run.stderr)
+                self.assertIn("ab.sh: HEAD could not be built", run.stderr)
+                self.assertNotIn("turn 1", run.stderr)
+
 
 class Words(unittest.TestCase):
     def test_what_is_out_is_named_with_what_takes_its_place(self):
