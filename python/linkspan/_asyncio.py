@@ -35,7 +35,10 @@ class Inbox:
             try:
                 self._queue.add(awaited, cookie)
             except InvalidArgumentError:
-                raise RuntimeError(f"{awaited!r} is awaited in another event loop") from None
+                raise RuntimeError(
+                    f"{awaited!r} was given to a CompletionQueue or to another event loop, perhaps"
+                    " a closed one: call wait()"
+                ) from None
             future = self._of[awaited] = asyncio.get_running_loop().create_future()
             self._waiting[cookie] = awaited, future
         return future

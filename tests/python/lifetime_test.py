@@ -323,6 +323,33 @@ def test_loops_that_ended_leave_no_descriptor(pair: Pair) -> None:
     assert descriptors() == before
 
 
+@pytest.mark.parametrize("given_to", ["a queue", "a closed loop"])
+def test_what_was_given_away_cannot_be_awaited_but_waited_for(pair: Pair, given_to: str) -> None:
+    buffer = bytearray(1)
+    transfer = pair.back.recv(1, buffer)
+
+    async def wrap() -> None:
+        await transfer
+
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.create_task(wrap())
+        await asyncio.sleep(0.01)
+        return task
+
+    queue, loop = linkspan.CompletionQueue(), asyncio.new_event_loop()
+    if given_to == "a queue":
+        queue.add(transfer, 1)
+    else:
+        task = loop.run_until_complete(begin())  # noqa: F841, it still waits
+    loop.close()
+    text = "was given to a CompletionQueue or to another event loop, perhaps a closed one: call wait"
+    with pytest.raises(RuntimeError, match=text):
+        asyncio.run(wrap())
+    pair.peer.send(1, b"x").wait(5)
+    transfer.wait(5)
+    assert buffer == b"x"
+
+
 @pytest.mark.parametrize("end", ["deregister", "invalidate", "async", "dropped", "close"])
 def test_memory_is_free_when_its_registration_has_ended(pair: Pair, end: str) -> None:
     memory = Weak(64)
