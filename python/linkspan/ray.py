@@ -119,6 +119,8 @@ class LinkspanTransport(TensorTransportManager):
         )
         regions: list[Region] = []
         with self._publishing:
+            if obj_id in self._published:  # by another thread, since
+                return self._published[obj_id].metadata
             engine = self._opened()
             self._sweep(0.0)
             try:

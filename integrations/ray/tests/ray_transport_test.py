@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -178,6 +180,22 @@ def test_a_task_that_is_tried_again_gives_the_same_metadata(transport: LinkspanT
     source = pattern(1000, 6)
     metadata = transport.extract_tensor_transport_metadata("own", [source])
     assert transport.extract_tensor_transport_metadata("own", [source]) is metadata
+
+
+def test_two_threads_that_publish_an_object_do_so_once(
+    transport: LinkspanTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, both = pattern(1000, 6), threading.Barrier(2)
+    monkeypatch.setattr(_tensors, "synchronize", lambda tensors: both.wait(5))
+
+    def publish(_: int) -> object:
+        return transport.extract_tensor_transport_metadata("own", [source])
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(publish, range(2))
+    assert one is other
+    transport.garbage_collect("own", one, [source])
+    assert not transport._engine._regions
 
 
 class OnGpu(np.ndarray):
