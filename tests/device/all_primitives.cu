@@ -61,6 +61,9 @@ BOTH(put_signal_grid, (Window w, u64 at, const void* src, u64 bytes, u32* arrive
 extern __shared__ __align__(128) unsigned char stage[];
 BOTH(put_bulk, (Window w, u64 at, const void* src, u64 bytes, u32 size, Outcome* end),
      device::put_bulk(w, at, src, bytes, stage, size))
+KERNEL bulk_of_either(Window w, u64 at, const void* src, u64 bytes, bool shared, Outcome* end) {
+  *end = device::put_bulk(w, at, shared ? stage + 4096 : src, bytes, stage, 4096);
+}
 
 // Parts, of which the whole has more than one.
 KERNEL part_enqueue(Window w, u64 local, u64 remote, u64 bytes, Outcome* end) {

@@ -1,5 +1,6 @@
-// Tests the kernels of KERNEL_GUIDE.md between two GPUs: each pattern a thousand times and more,
-// with random delays before it and other traffic on the link; every word is verified.
+// Tests the kernels of KERNEL_GUIDE.md between two GPUs, and put_bulk() of shared memory: each
+// pattern a thousand times and more, with random delays before it and other traffic on the link;
+// every word is verified.
 //
 // Usage: device_patterns [TIMES]: fewer, under a sanitizer.
 #include "bench/device/two_gpus.cuh"
@@ -27,6 +28,17 @@ __global__ void count_up(unsigned* values, std::uint64_t words, unsigned factor)
     values[k] = factor * static_cast<unsigned>(k + 1);
 }
 
+constexpr unsigned kStage = 2048;
+
+/// Puts words that are in shared memory, which the bulk-copy engine would take as a global address.
+__global__ void bulk_of_shared(Window window, std::uint64_t words, std::uint64_t round,
+                               std::uint32_t* failed) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* source = reinterpret_cast<unsigned*>(memory + kStage);
+  for (std::uint64_t k = threadIdx.x; k < words; k += blockDim.x) source[k] = expected(round, k);
+  if (put_bulk(window, 0, source, words * 4, memory, kStage) != Outcome::ok) *failed = 1;
+}
+
 class Patterns : TwoGpus {
  public:
   explicit Patterns(patterns::u32 times)
@@ -47,6 +59,17 @@ class Patterns : TwoGpus {
       });
       on(0,
          [&](Side& s) { must(cudaStreamWaitEvent(s.stream, looked_, 0), "cudaStreamWaitEvent"); });
+    });
+    run("put_bulk of shared memory", [this](std::uint64_t i) {
+      const std::uint64_t words = 1 + i * 37 % 8000;
+      on(0, [&](Side& s) {
+        bulk_of_shared<<<1, 512, kStage + words * 4, s.stream>>>(s.window, words, i, s.words);
+      });
+      finish();
+      on(1, [&](Side& s) {
+        count_wrong<<<32, 256, 0, s.stream>>>(words_of(s.data), words, i, s.words + 1);
+      });
+      finish();
     });
     run("ping-pong", [this](std::uint64_t i) {
       const auto before = (i - 1) * 10;

@@ -186,6 +186,11 @@ class Ptx(unittest.TestCase):
         # One before it reads what other lanes wrote and one behind; and the two of put().
         self.assertEqual(self.count("mapped_put_bulk", r"bar\.sync"), 4)
 
+    def test_a_bulk_copy_has_global_memory_as_its_source(self):
+        kernel = "bulk_of_either"  # nvcc knows where a kernel's argument points
+        self.assertEqual(self.count(kernel, r"isspacep\.global"), 1)
+        self.behind(kernel, r"cp\.async\.bulk\.shared", r"isspacep\.global")
+
     def test_sm_80_has_no_bulk_copy(self):
         for name, lines in self.old.items():
             self.assertEqual(at(lines, r"cp\.async|mbarrier|fence\.proxy"), [], name)

@@ -251,8 +251,8 @@ __device__ inline void bulk_copy(unsigned char* to, const unsigned char* from, u
 /// Does put() of block scope by the bulk-copy engine, which leaves registers and time of the lanes
 /// to other work. `stage` is shared memory, 128-byte aligned, of at least 2 KiB; more than 64 KiB
 /// is no faster. Ends with a barrier of the CTA. No Bound limits its wait for loads that it has
-/// started. Below sm_90, over the proxy, or if the two sides are not congruent modulo 16, it does
-/// put().
+/// started. Below sm_90, over the proxy, from memory that is not global, or if the two sides are
+/// not congruent modulo 16, it does put().
 __device__ inline Outcome put_bulk(const Window& window, uint64_t offset, const void* src,
                                    uint64_t bytes, void* stage, uint32_t stage_bytes) {
   if (!detail::within(offset, bytes, window.remote_bytes)) return Outcome::out_of_range;
@@ -261,7 +261,7 @@ __device__ inline Outcome put_bulk(const Window& window, uint64_t offset, const 
   const auto* from = static_cast<const unsigned char*>(src);
   const bool congruent =
       (reinterpret_cast<uint64_t>(to) ^ reinterpret_cast<uint64_t>(from)) % 16 == 0;
-  if (!window.proxied() && congruent && stage_bytes >= 2048) {
+  if (!window.proxied() && congruent && stage_bytes >= 2048 && __isGlobal(src)) {
     uint64_t head = (0 - reinterpret_cast<uint64_t>(to)) % 16;
     if (head > bytes) head = bytes;
     const uint64_t whole = (bytes - head) / 16 * 16;
