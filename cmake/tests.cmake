@@ -351,6 +351,8 @@ if(TARGET fake_cuda)
     COMMAND ${simple_write_test} $<TARGET_FILE:simple_write_simulated> simulated)
   linkspan_test(unified_simulated TIMEOUT 60 COMMAND unified_simulated 70001
                 ENVIRONMENT ${simulated})
+  linkspan_test(unified_one_gpu_simulated TIMEOUT 60 COMMAND unified_simulated 70001 0 0
+                ENVIRONMENT ${simulated})
 endif()
 if(EXISTS ${LINKSPAN_WHEELS}/nvidia/cuda_nvrtc AND preset STREQUAL "release")
   linkspan_test(kernel_guide TIMEOUT 120 COMMAND ${Python3_EXECUTABLE}

@@ -198,6 +198,7 @@ run_all() {
   program seed_commands tests/seed_commands.sh 300 gpu --library "$pack/libnvlink_transfer.so" \
     --shim "$pack/libdriver_shim.so" --simple-write "$pack/simple_write" --tcpx "$pack"
   program simple_write tests/simple_write_test.py 300 "$pack/simple_write" gpu
+  program unified simple_write_unified 60 1048576 0 0  # on one GPU, where its kernels wait for each other
   program tcpx tests/tcpx_test.py 300 "$pack" gpu
   program store_torch tests/store_torch_test.py 200 --need-torch --tool "$pack/linkspan"
   program device_patterns device_patterns 120

@@ -95,6 +95,22 @@ cudaError_t launch_answer(const Rounds& r, cudaStream_t stream) {
 
 }  // namespace
 
+cudaError_t load_kernels() {
+  const void* const kernels[] = {reinterpret_cast<const void*>(initiate<Scope::thread>),
+                                 reinterpret_cast<const void*>(initiate<Scope::warp>),
+                                 reinterpret_cast<const void*>(initiate<Scope::block>),
+                                 reinterpret_cast<const void*>(answer<Scope::thread>),
+                                 reinterpret_cast<const void*>(answer<Scope::warp>),
+                                 reinterpret_cast<const void*>(answer<Scope::block>),
+                                 reinterpret_cast<const void*>(put_wide)};
+  for (const void* const kernel : kernels) {
+    cudaFuncAttributes attributes{};
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t launch_initiator(const Rounds& rounds, Scope scope, cudaStream_t stream) {
   return scope == Scope::thread ? launch_initiate<Scope::thread>(rounds, stream)
          : scope == Scope::warp ? launch_initiate<Scope::warp>(rounds, stream)

@@ -29,6 +29,10 @@ struct Rounds {
   Report* report;            ///< In this GPU's memory.
 };
 
+/// Loads all kernels on the device that is set. Comes before the first launch: a kernel that is
+/// loaded by its launch does not start while another one waits on the same GPU.
+cudaError_t load_kernels();
+
 cudaError_t launch_initiator(const Rounds& rounds, linkspan::device::Scope scope,
                              cudaStream_t stream);
 cudaError_t launch_target(const Rounds& rounds, linkspan::device::Scope scope, cudaStream_t stream);

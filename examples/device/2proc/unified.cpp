@@ -40,6 +40,7 @@ struct Side {
   Side(const char* name, int gpu, std::uint64_t size)
       : device(gpu), bytes(size), engine(must(linkspan::Engine::open({.name = name}))) {
     must(cudaSetDevice(device));
+    must(load_kernels());
     must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (auto [memory, room] : {std::pair{&data, bytes},
                                 {&pad, layout.bytes()},

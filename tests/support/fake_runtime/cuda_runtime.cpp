@@ -1,10 +1,12 @@
 #include "tests/support/fake_runtime/cuda_runtime.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "cuda/memory.hpp"
@@ -30,6 +32,9 @@ struct Runtime {
   std::optional<cuda::Stream> copies;
   cuda::CUfunction host_code = nullptr;
   std::map<void*, cuda::DeviceBuffer> memory;
+  std::condition_variable ended;               // of `running`
+  std::map<const cuda::Device*, int> running;  // kernels
+  std::set<std::pair<const cuda::Device*, const void*>> loaded;
 };
 
 Runtime& runtime() {
@@ -70,7 +75,15 @@ CUdeviceptr address_of(const void* memory) { return reinterpret_cast<CUdeviceptr
 
 struct Kernel {
   std::function<void(const fake_runtime::See&)> run;
+  const cuda::Device* device;
 };
+
+void count_end(const cuda::Device* device) {
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  --r.running[device];
+  r.ended.notify_all();
+}
 
 void run_kernel(cuda::fake::Reach reach, const void* device, void* argument) {
   const std::unique_ptr<Kernel> kernel(static_cast<Kernel*>(argument));
@@ -78,6 +91,7 @@ void run_kernel(cuda::fake::Reach reach, const void* device, void* argument) {
     void* const here = at == nullptr ? nullptr : reach(device, address_of(at));
     return here != nullptr ? here : const_cast<void*>(at);
   });
+  count_end(kernel->device);
 }
 
 }  // namespace
@@ -175,15 +189,33 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 
-cudaError_t fake_runtime::run(cudaStream_t stream, std::function<void(const See&)> kernel) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  return within([&](Runtime& r, const cuda::DeviceScope&) -> Status {
+    const std::lock_guard lock(r.mutex);
+    r.loaded.emplace(r.device, kernel);
+    return {};
+  });
+}
+
+cudaError_t fake_runtime::run(cudaStream_t stream, const void* function,
+                              std::function<void(const See&)> code) {
   return within([&](Runtime& r, const cuda::DeviceScope& scope) {
-    cuda::fake::HostCode code = run_kernel;
-    auto held = std::make_unique<Kernel>(Kernel{std::move(kernel)});
+    {
+      std::unique_lock lock(r.mutex);
+      if (r.loaded.emplace(r.device, function).second)
+        r.ended.wait(lock, [&] { return r.running[r.device] == 0; });
+      ++r.running[r.device];
+    }
+    cuda::fake::HostCode host_code = run_kernel;
+    auto held = std::make_unique<Kernel>(Kernel{std::move(code), r.device});
     void* argument = held.get();
-    void* parameters[] = {&code, &argument};
+    void* parameters[] = {&host_code, &argument};
     Status status =
         static_cast<cuda::Stream*>(stream)->launch(scope, r.host_code, 1, 1, parameters);
-    if (status.ok()) (void)held.release();  // run_kernel's
+    if (status.ok())
+      (void)held.release();  // run_kernel's
+    else
+      count_end(r.device);
     return status;
   });
 }

@@ -32,6 +32,7 @@ struct cudaLaunchConfig_t {
   std::size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
 };
+struct cudaFuncAttributes {};
 struct cudaUUID_t {
   char bytes[16];
 };
@@ -52,12 +53,16 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
+/// Loads a kernel on the device that was set last. A launch loads it too, but waits until no other
+/// kernel runs there (docs/cuda_notes.md, "Lazy loading").
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 
 namespace fake_runtime {
 
 /// Maps a pointer to where this CPU sees it; leaves a pointer that no kernel reaches unchanged.
 using See = std::function<void*(const void*)>;
-cudaError_t run(cudaStream_t stream, std::function<void(const See&)> kernel);
+/// Runs `code`, which is of the kernel `function`.
+cudaError_t run(cudaStream_t stream, const void* function, std::function<void(const See&)> code);
 
 template <class T>
 T seen(const See& see, T value) {
@@ -84,8 +89,9 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   return fake_runtime::run(
-      config->stream, [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(
-                                   arguments)...)](const fake_runtime::See& see) {
+      config->stream, reinterpret_cast<const void*>(kernel),
+      [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)](
+          const fake_runtime::See& see) {
         std::apply([&](auto... each) { kernel(fake_runtime::seen(see, each)...); }, values);
       });
 }
