@@ -162,6 +162,7 @@ class Futures(OverADriver):
             heard = other.submit(future.wait, 5)  # by another thread, which finds no lock held
             self.assertTrue(heard.result(), f"after an interrupt at {nth}")
             self.assertEqual(future.result(0).bytes, 50000)
+            self.assertEqual(self.engine.statistics().count, nth, f"an interrupt at {nth}")
         self.assertGreater(nth, 10)
 
     def test_an_interrupt_keeps_how_it_failed(self):
@@ -176,6 +177,7 @@ class Futures(OverADriver):
             with self.assertRaisesRegex(nte.NvlinkTransferError, "50000 bytes .* canceled"):
                 future.result(WAIT_S)
             self.assertEqual(future.status(), "canceled")
+            self.assertEqual(self.engine.statistics().failures, 2 * nth, f"an interrupt at {nth}")
 
     def test_an_interrupt_while_it_begins(self):
         functions = self.engine._library.functions

@@ -325,7 +325,7 @@ class StatisticsOf(unittest.TestCase):
         nothing = recorder.statistics(None)
         self.assertEqual((nothing.count, nothing.p50_s, nothing.gb_per_s), (0, 0.0, 0.0))
         for number in range(100, 0, -1):
-            recorder.succeeded(nte.TransferResult(10**9, float(number), "native"))
+            recorder.succeeded(nte.TransferResult(10**9, float(number), "native"), [None])
         now = recorder.statistics(None)
         self.assertEqual((now.p50_s, now.p99_s, now.seconds), (50, 99, 5050))
         self.assertAlmostEqual(now.gb_per_s, 100 / 5050)
@@ -333,7 +333,7 @@ class StatisticsOf(unittest.TestCase):
     def test_the_sample_is_bounded_and_fair(self):
         recorder = _statistics.Recorder()
         for number in range(40000):
-            recorder.succeeded(nte.TransferResult(1, number / 40000, "native"))
+            recorder.succeeded(nte.TransferResult(1, number / 40000, "native"), [None])
         self.assertEqual(len(recorder._sample), _statistics.RESERVOIR)
         self.assertAlmostEqual(recorder.statistics(None).p50_s, 0.5, delta=0.05)
 

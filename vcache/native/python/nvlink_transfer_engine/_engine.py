@@ -235,10 +235,10 @@ class NvlinkTransferEngine:
         try:
             library.transfer(request.arguments())
         except NvlinkTransferError:
-            self._recorder.failed()
+            self._recorder.failed([None])
             raise
         result = TransferResult(request.size, time.perf_counter() - began, self._backend)
-        self._recorder.succeeded(result)
+        self._recorder.succeeded(result, [None])
         return result
 
     def _begin(self, request: Request, timeout_ms: int) -> TransferFuture:
@@ -252,7 +252,7 @@ class NvlinkTransferEngine:
         try:
             _future.start(future, self._library, request, timeout_ms)
         except NvlinkTransferError:
-            self._recorder.failed()
+            self._recorder.failed([None])
             raise
         if self._closed:  # meanwhile, by a thread that may not have seen this one
             future.cancel()

@@ -47,6 +47,7 @@ class TransferFuture:
         self._answer: deque[Any] = deque((NOT_READY, b""), 2)  # the library's last code and text
         self._result: Optional[TransferResult] = None
         self._error: Optional[BaseException] = None
+        self._once: list[None] = [None]  # empty: it is counted
         self._over = False
         # Held by whoever asks the library, which forgets the number when it says how it ended.
         self._asking = threading.RLock()
@@ -155,14 +156,19 @@ class TransferFuture:
         return not self._over and self._answer[0] == NOT_READY
 
     def _end(self, error: Optional[BaseException]) -> None:
+        """Changes nothing if it is over, also when a handler has ended it meanwhile."""
+        result = None
         if error is None:
             self._progress.value = self._size
             seconds = time.perf_counter() - self._began
-            self._result = TransferResult(self._size, seconds, self._backend)
-            self._recorder.succeeded(self._result)
+            result = TransferResult(self._size, seconds, self._backend)
+            self._recorder.succeeded(result, self._once)
         else:
-            self._recorder.failed()
-        self._error, self._keep, self._over = error, None, True
+            self._recorder.failed(self._once)
+        kept = self._keep  # ends with this function: what it frees may run code of others
+        if not self._over:  # no call from here on
+            self._result, self._error, self._keep, self._over = result, error, None, True
+        del kept
 
 
 # ---- all that run ---------------------------------------------------------------------------

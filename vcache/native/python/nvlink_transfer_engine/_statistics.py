@@ -48,7 +48,14 @@ def rate(size: int, seconds: float) -> float:
 
 
 class Recorder:
-    """Threads: any thread."""
+    """Counts the ends of transfers.
+
+    failed() and succeeded() empty the list `once`, and do nothing when it is empty, so that a
+    transfer counts once. Between that and the count is no call, after which a signal's handler may
+    raise.
+
+    Threads: any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # again by a signal's handler
@@ -57,12 +64,18 @@ class Recorder:
         self._count = self._failures = self._bytes = 0
         self._seconds = 0.0
 
-    def failed(self) -> None:
+    def failed(self, once: list[None]) -> None:
         with self._lock:
+            if not once:
+                return
+            del once[:]
             self._failures += 1
 
-    def succeeded(self, result: TransferResult) -> None:
+    def succeeded(self, result: TransferResult, once: list[None]) -> None:
         with self._lock:
+            if not once:
+                return
+            del once[:]
             self._count += 1
             self._bytes += result.bytes
             self._seconds += result.seconds
