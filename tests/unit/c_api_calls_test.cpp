@@ -548,6 +548,18 @@ TEST_F(CApiPair, SetsHaveVersions) {
   EXPECT_EQ(one, nullptr);
 }
 
+TEST_F(CApiPair, RefusesASetOfTooManyRegions) {
+  const std::array<const linkspan_region*, 1> regions = {theirs_};
+  for (const std::size_t count : {SIZE_MAX, std::size_t{1} << 40, std::size_t{1025}}) {
+    std::uint64_t version = 0;
+    EXPECT_EQ(linkspan_engine_publish_set(far_, "set", regions.data(), count, &version),
+              LINKSPAN_INVALID_ARGUMENT);
+    EXPECT_TRUE(says("a set has 1 to 1024 regions, this one has " + std::to_string(count)))
+        << linkspan_last_error();
+    EXPECT_EQ(version, 0u);
+  }
+}
+
 TEST_F(CApiPair, ImportsManyRegionsAtOnce_AndOfASetWhatIsNew) {
   RegionC second;
   ASSERT_OK(linkspan_engine_allocate_shared(far_, 4096, nullptr, &second));

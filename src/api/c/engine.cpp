@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/c/options.hpp"
+#include "memory/descriptor.hpp"
 
 using namespace linkspan;  // NOLINT(google-build-using-namespace): the functions of C are in none
 
@@ -221,6 +222,9 @@ int linkspan_engine_publish_set(linkspan_engine* engine, const char* name,
                                 const linkspan_region* const* regions, size_t count,
                                 uint64_t* version) {
   return c::run({{engine, "engine"}, {name, "name"}, {regions, "regions"}}, [&] {
+    if (count > memory::kMaxSet)  // before room is made for them
+      return c::bad("a set has 1 to " + std::to_string(memory::kMaxSet) +
+                    " regions, this one has " + std::to_string(count));
     std::vector<Region> all;
     all.reserve(count);
     for (const linkspan_region* each : std::span(regions, count)) {
