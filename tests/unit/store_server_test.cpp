@@ -13,6 +13,7 @@
 #include "base/mutex.hpp"
 #include "net/tcp_socket.hpp"
 #include "tests/support/take.hpp"
+#include "tests/unit/store_fixture.hpp"
 
 namespace linkspan::store {
 namespace store_server_test {
@@ -148,6 +149,30 @@ TEST_F(StoreServer, WakesTheNextWaiter_WhenTheOneThatWasWokenDoesNotPop) {
   EXPECT_EQ(ask(b, bytes_of(Op::ping, {}, {}, 7), 4), kPong);  // it wants something else
   EXPECT_EQ(hear(c, 1), "\0"s);
   EXPECT_EQ(ask(c, bytes_of(Op::queue_pop, {"q"}), 17).size(), 17u);
+}
+
+TEST_F(StoreServer, AClientPopsAValue_ThatWokeAnotherWait) {
+  serve({});
+  const base::Fd waits = connect(), pushes = connect();
+  EXPECT_EQ(ask(waits, hello(), 4), kPong);  // the server wakes the first connection first
+  EXPECT_EQ(ask(pushes, hello(), 4), kPong);
+  const auto pops = test::open(test::at_port(at_.port()));
+  ASSERT_NE(pops, nullptr);
+  Code code = Code::timed_out;
+  // On a slow machine the value may come after the time-out. Then the next round has more time.
+  for (Duration time = 300ms; code == Code::timed_out && time < 10s; time *= 2) {
+    const std::string queue = "q" + std::to_string(time / 1ms), key = "/" + queue;
+    // The number of keys is answered once the server has the wait.
+    EXPECT_EQ(ask(waits, bytes_of(Op::wait, {key}) + bytes_of(Op::num_keys), 8).size(), 8u);
+    auto popped = std::async(std::launch::async, [&] { return pops->queue_pop(queue, time); });
+    (void)popped.wait_for(50ms);  // until its wait is most probably there, too
+    say(pushes, bytes_of(Op::queue_push, {key}, {"1"}));
+    EXPECT_EQ(hear(waits, 1), "\0"s);
+    const auto got = popped.get();
+    code = got.status().code();
+    EXPECT_EQ(got.ok() ? *got : "1", "1");
+  }
+  EXPECT_EQ(code, Code::ok);
 }
 
 TEST_F(StoreServer, ASlowRequestIsServed_WhileItsBytesCome) {

@@ -150,21 +150,5 @@ TEST_P(StoreKinds, AClosedOneAnswersCanceled) {
   EXPECT_TRUE(a_->close(0s).ok()) << "again";
 }
 
-TEST(Store, PopsAValue_ThatTheServerWokeAnotherWaitFor) {
-  const auto waits = open(at_port(0, StoreRole::serve));  // the server wakes its own client first
-  ASSERT_NE(waits, nullptr);
-  const auto pops = open(at_port(port_of(*waits))), pushes = open(at_port(port_of(*waits)));
-  ASSERT_TRUE(pops && pushes);
-  auto there = std::async(std::launch::async, [&] { return waits->wait({"q"}, 20s); });
-  EXPECT_EQ(there.wait_for(50ms), std::future_status::timeout);
-  auto popped = std::async(std::launch::async, [&] { return pops->queue_pop("q", 300ms); });
-  EXPECT_EQ(popped.wait_for(50ms), std::future_status::timeout);
-  ASSERT_TRUE(pushes->queue_push("q", "1").ok());
-  EXPECT_TRUE(there.get().ok());
-  const auto got = popped.get();
-  ASSERT_TRUE(got.ok()) << got.status().to_string();
-  EXPECT_EQ(*got, "1");
-}
-
 }  // namespace store_test
 }  // namespace linkspan::test
