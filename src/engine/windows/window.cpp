@@ -106,7 +106,7 @@ Result<std::shared_ptr<WindowState>> WindowState::create(WindowParts parts,
   {
     const base::MutexLock lock(state->set_->mutex);
     state->sums_.resize(layout.signals);
-    state->number_ = ++state->set_->made;
+    state->parts_.number = ++state->set_->made;
     state->set_->all.insert(state);
   }
   return std::shared_ptr<WindowState>(state.get(),

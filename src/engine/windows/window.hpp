@@ -103,6 +103,7 @@ class WindowState {
     std::shared_ptr<cuda::DeferredDestroyer>
         destroyer{};                // also the Topology's; null without a device
     std::size_t signal_source = 0;  ///< Index in WindowSet::signal_sources.
+    std::uint64_t number = 0;       ///< In the order in which windows are made; set by create().
   };
   /// Makes a window and adds it to the set. When the last copy of the returned handle ends, the
   /// window leaves the set, at once or when it has drained.
@@ -143,7 +144,7 @@ class WindowState {
   /// Returns true if `later` must wait for this window, whose handles are gone: both write to one
   /// peer, and who writes a signal has read it before.
   bool precedes(const WindowState& later) const {
-    return released_ && !over() && peer() == later.peer() && number_ < later.number_;
+    return released_ && !over() && peer() == later.peer() && parts_.number < later.parts_.number;
   }
 
   /// Returns why signals of the CPU and of the proxy cannot be raised, if so.
@@ -193,7 +194,6 @@ class WindowState {
   /// may have raised them.
   std::vector<std::optional<std::uint64_t>> sums_;
   bool released_ = false;
-  std::uint64_t number_ = 0;  // in the order in which they were made
   std::deque<Raise> pending_raises_;
   std::uint64_t last_raise_ = 0, raised_ = 0;
 };
